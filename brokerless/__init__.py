@@ -1,0 +1,76 @@
+"""Serverless streaming on object storage: topics are Delta tables, an offset is a place in a log, no broker.
+
+    >>> from brokerless import Consumer, Producer
+    >>> with Producer("clicks") as producer:                     # doctest: +SKIP
+    ...     producer.send([{"user": "ada", "page": "/"}])
+    >>> for batch in Consumer("clicks", start="beginning"):      # doctest: +SKIP
+    ...     print(batch.first, batch.data.num_rows)
+
+Names are loaded on first use: importing the package costs a few milliseconds.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from brokerless.version import VERSION as __version__
+
+if TYPE_CHECKING:
+    from brokerless.admin import Topic, create_topic, delete_topic, describe_topic, list_topics
+    from brokerless.consumer import Batch, Consumer
+    from brokerless.log import DeltaLog
+    from brokerless.offsets import Ack, Offset
+    from brokerless.producer import Producer
+    from brokerless.settings import Settings
+    from brokerless.store import Store, create_bucket, open_store
+    from brokerless.topics import Column, Schema
+
+__all__ = [
+    "Ack",
+    "Batch",
+    "Column",
+    "Consumer",
+    "DeltaLog",
+    "Offset",
+    "Producer",
+    "Schema",
+    "Settings",
+    "Store",
+    "Topic",
+    "__version__",
+    "create_bucket",
+    "create_topic",
+    "delete_topic",
+    "describe_topic",
+    "list_topics",
+    "open_store",
+]
+
+_HOME = {
+    "Ack": "offsets",
+    "Batch": "consumer",
+    "Column": "topics",
+    "Consumer": "consumer",
+    "DeltaLog": "log",
+    "Offset": "offsets",
+    "Producer": "producer",
+    "Schema": "topics",
+    "Settings": "settings",
+    "Store": "store",
+    "Topic": "admin",
+    "create_bucket": "store",
+    "create_topic": "admin",
+    "delete_topic": "admin",
+    "describe_topic": "admin",
+    "list_topics": "admin",
+    "open_store": "store",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'brokerless' has no attribute {name!r}")
+    value = getattr(import_module(f"brokerless.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,143 @@
+"""Topics as a whole: create, list, describe, delete."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from brokerless.clock import SYSTEM, Clock
+from brokerless.entries import PARTITIONS_KEY
+from brokerless.errors import ConditionalPutUnsupported, ConfigError, TopicDeleted, TopicExists, TopicNotFound
+from brokerless.log import DeltaLog
+from brokerless.topics import MAX_PARTITIONS, Column, Schema, check_name, dead_letters, partition_table, split_table
+
+if TYPE_CHECKING:
+    from brokerless.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as it is now.
+
+    Attributes:
+        heads: the last version of each partition's log.
+    """
+
+    name: str
+    schema: Schema
+    partitions: int
+    uri: str
+    heads: tuple[int, ...]
+
+
+def create_topic(
+    store: Store, topic: str, schema: Schema, *, partitions: int = 1, exist_ok: bool = False, clock: Clock = SYSTEM
+) -> Topic:
+    """Creates a topic, or with ``exist_ok`` accepts one that is the same already.
+
+    Partition 0 is created last and marks the topic as complete: after a crash half-way the same call finishes it.
+
+    Raises:
+        TopicExists: it is there, with another schema or number of partitions, or ``exist_ok`` is False.
+        ConfigError: a bad name or number of partitions.
+        ConditionalPutUnsupported: the store would let commits overwrite each other.
+    """
+    check_name(topic)
+    if not 1 <= partitions <= MAX_PARTITIONS:
+        raise ConfigError(f"{partitions} partitions are not possible; use 1 to {MAX_PARTITIONS}.")
+    check_conditional_put(store, clock=clock)
+    wanted = schema.to_delta()
+    for number in range(partitions - 1, -1, -1):
+        log = DeltaLog(store, partition_table(topic, number), clock=clock)
+        found = log.create(schema_string=wanted, configuration={PARTITIONS_KEY: str(partitions)}, exist_ok=True)
+        have = int(found.configuration.get(PARTITIONS_KEY, "1"))
+        there = Schema.from_delta(found.schema_string)
+        if there != schema:
+            raise TopicExists(f"Topic {topic!r} exists with the schema '{there}', not '{schema}'. Choose another name.")
+        if have != partitions:
+            raise TopicExists(f"Topic {topic!r} exists with {have} partitions, not {partitions}. Choose another name.")
+        created = log.state.version == log.state.metadata.first_version and not log.state.txns
+        if number == 0 and not exist_ok and not created:
+            raise TopicExists(f"Topic {topic!r} exists already.")
+    return describe_topic(store, topic, clock=clock)
+
+
+def create_dead_letters(store: Store, output: str, inputs: list[Schema], *, clock: Clock = SYSTEM) -> Topic:
+    """Creates (or accepts) the topic for what a pipeline with this output cannot process.
+
+    Its columns are those of the inputs together, then ``_reason``, ``_topic``, ``_partition`` and ``_offset``.
+    """
+    columns = {column.name: column for schema in inputs for column in schema.columns}
+    extra = [Column("_reason", "string"), Column("_topic", "string"), Column("_partition", "integer")]
+    schema = Schema.of([*columns.values(), *extra, Column("_offset", "string")], reserved=True)
+    return create_topic(store, dead_letters(output), schema, exist_ok=True, clock=clock)
+
+
+def describe_topic(store: Store, topic: str, *, clock: Clock = SYSTEM) -> Topic:
+    """The topic as it is now.
+
+    Raises:
+        TopicNotFound: there is none, or only the tombstone of one.
+    """
+    check_name(topic)
+    heads: list[int] = []
+    log = DeltaLog(store, topic, clock=clock)
+    try:
+        metadata = log.state.metadata
+    except (TopicNotFound, TopicDeleted):
+        raise TopicNotFound(
+            f"There is no topic {topic!r} in {store.uri}. Create it with "
+            f"'brokerless topics create {topic} --schema \"...\"'; 'brokerless topics list' shows what is there."
+        ) from None
+    partitions = int(metadata.configuration.get(PARTITIONS_KEY, "1"))
+    heads.append(log.state.version)
+    for number in range(1, partitions):
+        heads.append(DeltaLog(store, partition_table(topic, number), clock=clock).state.version)
+    return Topic(topic, Schema.from_delta(metadata.schema_string), partitions, log.uri, tuple(heads))
+
+
+def list_topics(store: Store, *, clock: Clock = SYSTEM) -> list[Topic]:
+    """All topics below the root, by name."""
+    names = [name for name in store.folders() if split_table(name) == (name, 0) and not name.startswith(("_", "."))]
+    found: list[Topic] = []
+    for name in names:
+        try:
+            found.append(describe_topic(store, name, clock=clock))
+        except (TopicNotFound, ConfigError):
+            continue  # a folder that is no topic, or a deleted one
+    return found
+
+
+def delete_topic(store: Store, topic: str, *, clock: Clock = SYSTEM) -> None:
+    """Ends the topic's logs with tombstones. Writers and readers that hold it stop by name.
+
+    Objects are removed later by maintenance. Partition 0 goes first, so that the topic is gone at once.
+
+    Raises:
+        TopicNotFound: there is none.
+    """
+    partitions = describe_topic(store, topic, clock=clock).partitions
+    for number in range(partitions):
+        try:
+            DeltaLog(store, partition_table(topic, number), clock=clock).delete()
+        except (TopicDeleted, TopicNotFound):
+            continue  # an earlier call got this far
+
+
+def check_conditional_put(store: Store, *, clock: Clock = SYSTEM) -> None:
+    """Asks the store to create one object twice, and insists that the second time it refuses.
+
+    Raises:
+        ConditionalPutUnsupported: it did not.
+    """
+    path = f"_brokerless/probe-{clock.uuid()}"
+    try:
+        first = store.put_if_absent(path, b"probe")
+        second = store.put_if_absent(path, b"probe")
+    finally:
+        store.delete([path])
+    if first == "created" and second == "created":
+        raise ConditionalPutUnsupported(
+            f"The store at {store.uri} ignores 'If-None-Match: *': two writers could overwrite each other's commits. "
+            "Use AWS S3, MinIO, SeaweedFS, Google Cloud Storage or Azure Blob Storage."
+        )

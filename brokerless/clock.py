@@ -1,0 +1,41 @@
+"""Time, randomness and sleeping as one value that is passed in, so that tests and simulations are deterministic."""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Clock:
+    """The system's clocks; tests subclass it and override the three methods."""
+
+    rng: random.Random = field(default_factory=random.SystemRandom)
+
+    def time_us(self) -> int:
+        """Wall clock, microseconds since the epoch."""
+        return time.time_ns() // 1000
+
+    def monotonic(self) -> float:
+        """Seconds on a clock that never goes back."""
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Waits that long."""
+        time.sleep(seconds)
+
+    def uuid(self) -> str:
+        """A random id, from the injected randomness."""
+        return str(uuid.UUID(int=self.rng.getrandbits(128), version=4))
+
+    def backoff(self, attempt: int, *, base_s: float = 0.01, cap_s: float = 2.0) -> None:
+        """Sleeps a random part of ``base_s * 2**attempt``, at most ``cap_s`` ("full jitter").
+
+        Full jitter spreads writers that collided; see the AWS Architecture Blog, "Exponential Backoff And Jitter".
+        """
+        self.sleep(self.rng.random() * min(cap_s, base_s * 2 ** min(attempt, 16)))
+
+
+SYSTEM = Clock()

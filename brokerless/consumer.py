@@ -1,0 +1,342 @@
+"""Consumers: messages out of topics, in log order within each partition, with their offsets.
+
+A consumer is a position in each partition and nothing else: it writes nothing, and a second one disturbs nobody. It
+waits for the next log entry by asking for it (one GET, a 404 while it is not there), every 10 ms while messages flow
+and less often when idle.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from arro3.core import Table
+
+from brokerless import records
+from brokerless.admin import describe_topic
+from brokerless.clock import SYSTEM, Clock
+from brokerless.entries import Entry, check_supported
+from brokerless.errors import ConfigError, OffsetOutOfRange, StoreError, TopicDeleted
+from brokerless.log import DeltaLog, read_pool
+from brokerless.offsets import Offset, Start
+from brokerless.settings import Settings
+from brokerless.store import open_store
+from brokerless.topics import partition_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from types import TracebackType
+
+    from brokerless.entries import Add
+    from brokerless.store import Store
+
+POLL_S: Final = 0.01
+FLOWING_S: Final = 1.0
+"""For so long after the last message, polls stay ``POLL_S`` apart; then the wait doubles up to its ceiling."""
+
+RETENTION_CHECK_S: Final = 5.0
+"""How often an idle reader makes sure that it waits for the future and not for what clean-up has removed."""
+
+FRESH_MS: Final = 100
+"""An entry younger than this is taken for the head of the log. A wrong guess costs one more round, no message."""
+
+_READ_AHEAD: Final = 16
+REMEMBERED_PATHS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The messages of one commit (or of its end, after a seek into it).
+
+    Attributes:
+        data: an arro3 table with the topic's columns and ``_produced_at``; ``pyarrow.table(batch.data)`` costs nothing.
+        first_index: the first row's index in the commit; row i of ``data`` has the offset
+            ``(version, first_index + i)``.
+    """
+
+    topic: str
+    partition: int
+    version: int
+    first_index: int
+    data: Table
+
+    @property
+    def first(self) -> Offset:
+        """The first message's offset."""
+        return Offset(self.version, self.first_index)
+
+    @property
+    def next(self) -> Offset:
+        """The offset to seek to in order to go on after this batch."""
+        return Offset(self.version + 1)
+
+
+class Tail:
+    """Follows one partition's log, entry by entry. Shared by consumers and the Spark source.
+
+    Args:
+        log: the partition's log; used for reading only.
+        version: the first entry to deliver.
+    """
+
+    def __init__(self, log: DeltaLog, version: int, *, clock: Clock = SYSTEM) -> None:
+        self.log = log
+        self.version = version
+        self._clock = clock
+        self._id = log.state.metadata.id
+        self._check_at = float("-inf")
+        # Some writers add a file twice after a lost answer; a tailer would deliver it twice.
+        self._delivered: OrderedDict[str, None] = OrderedDict()
+
+    def take(self, limit: int) -> list[Entry]:
+        """The next entries that are there now, at most ``limit``, each delivered once.
+
+        Raises:
+            OffsetOutOfRange: clean-up has removed the next one.
+            TopicDeleted: the topic was deleted, or deleted and created again.
+            UnsupportedTable: the table got features that the log does not read.
+        """
+        entries: list[Entry] = []
+        for entry in islice(self.log.read_from(self.version), limit):
+            if entry.metadata is not None:
+                self._check_metadata(entry)
+            entries.append(entry)
+        if entries:
+            self.version = entries[-1].version + 1
+            # What is there now proves that clean-up has not overtaken us.
+            self._check_at = self._clock.monotonic() + RETENTION_CHECK_S
+        elif self._clock.monotonic() >= self._check_at:
+            self.log.check_retained(self.version)
+            self._check_at = self._clock.monotonic() + RETENTION_CHECK_S
+        return entries
+
+    def new_files(self, entry: Entry) -> list[Add]:
+        """The entry's files with messages that were not delivered before."""
+        fresh = [add for add in entry.messages if add.path not in self._delivered]
+        for add in fresh:
+            self._delivered[add.path] = None
+        while len(self._delivered) > REMEMBERED_PATHS:
+            self._delivered.popitem(last=False)
+        return fresh
+
+    def is_fresh(self, entry: Entry) -> bool:
+        """Whether the entry was committed just now, by the writer's clock."""
+        return self._clock.time_us() // 1000 - entry.timestamp_ms < FRESH_MS
+
+    def seek(self, version: int) -> None:
+        """Goes on at this entry."""
+        self.version = version
+        self._check_at = float("-inf")
+        self._delivered.clear()
+
+    def _check_metadata(self, entry: Entry) -> None:
+        metadata = entry.metadata
+        assert metadata is not None
+        if metadata.deleted or metadata.id != self._id:
+            again = "" if metadata.deleted else " and created again"
+            raise TopicDeleted(f"{self.log.uri} was deleted{again} (entry {entry.version}). Open it again.")
+        check_supported(entry.protocol or self.log.state.protocol, metadata, table=self.log.uri)
+
+
+def resolve_start(log: DeltaLog, start: Start) -> Offset:
+    """The offset that a start means in this partition, now.
+
+    Raises:
+        OffsetOutOfRange: an offset that is beyond the log's end, or that retention has removed.
+    """
+    if start == "latest":
+        return Offset(log.head() + 1)
+    if start == "beginning":
+        return Offset(log.earliest())
+    if isinstance(start, datetime):
+        return Offset(log.version_at(records.microseconds(start)))
+    earliest, end = log.earliest(), log.head() + 1
+    if start.version > end or start.version < min(earliest, log.state.metadata.first_version):
+        raise OffsetOutOfRange(
+            f"Offset {start} of {log.uri} does not exist; it holds {earliest}:0 up to {end}:0 (exclusive).",
+            earliest=Offset(earliest),
+        )
+    return start
+
+
+class Consumer:
+    """Reads one or several topics.
+
+    Args:
+        topics: a name or several; all partitions of each are read.
+        start: ``beginning``, ``latest``, an ``Offset`` (applied to every partition) or a time with a zone.
+        settings: where; read from the environment by default.
+        partitions: only these partitions (of each topic).
+        idle_poll_max_s: how far apart polls may get when nothing comes. Polling costs requests (see ``cost``).
+        batch_bytes: about how many bytes of objects one poll fetches; soft by one commit.
+        store: instead of the one that the settings name.
+        clock: time, randomness and sleeping.
+
+    Raises:
+        TopicNotFound, ConfigError, OffsetOutOfRange: at once.
+    """
+
+    def __init__(
+        self,
+        topics: str | Sequence[str],
+        *,
+        start: Start = "latest",
+        settings: Settings | None = None,
+        partitions: Sequence[int] | None = None,
+        idle_poll_max_s: float = 0.25,
+        batch_bytes: int = 64 * 2**20,
+        store: Store | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        self._store = store or open_store(settings or Settings.load())
+        self._clock = clock
+        self._idle_max_s = max(idle_poll_max_s, POLL_S)
+        self._batch_bytes = batch_bytes
+        self._parts: list[_Part] = []
+        for topic in [topics] if isinstance(topics, str) else topics:
+            about = describe_topic(self._store, topic, clock=clock)
+            for number in range(about.partitions) if partitions is None else partitions:
+                if not 0 <= number < about.partitions:
+                    raise ConfigError(f"Topic {topic!r} has the partitions 0 to {about.partitions - 1}, not {number}.")
+                log = DeltaLog(self._store, partition_table(topic, number), clock=clock)
+                offset = resolve_start(log, start)
+                self._parts.append(_Part(topic, number, Tail(log, offset.version, clock=clock), offset.index))
+        # Not the pool of the reads: a task there must not wait for another one.
+        self._pool = ThreadPoolExecutor(min(len(self._parts), 16) or 1, thread_name_prefix="brokerless-poll")
+        self._last_message = clock.monotonic()
+        self._stopped = threading.Event()
+
+    def poll(self, max_wait_s: float = 1.0) -> list[Batch]:
+        """The next messages: one batch a commit, in order within each partition, partitions taking turns.
+
+        Returns an empty list if none came within ``max_wait_s``. The position moves past what is returned.
+
+        Raises:
+            OffsetOutOfRange: retention overtook a position; ``seek`` to go on.
+            TopicDeleted: a topic was deleted, or deleted and created again.
+        """
+        deadline = self._clock.monotonic() + max_wait_s
+        wait = POLL_S
+        while True:
+            batches = self._take()
+            now = self._clock.monotonic()
+            if batches:
+                self._last_message = now
+                return batches
+            if now >= deadline or self._stopped.is_set():
+                return []
+            if now - self._last_message > FLOWING_S:
+                wait = min(wait * 2, self._idle_max_s)
+            self._clock.sleep(min(wait, deadline - now))
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Batches for ever, until ``close`` (from another thread or a signal handler)."""
+        while not self._stopped.is_set():
+            yield from self.poll()
+
+    def seek(self, start: Start, *, topic: str | None = None, partition: int | None = None) -> None:
+        """Moves the position, of all partitions or of some.
+
+        Raises:
+            OffsetOutOfRange: as ``resolve_start``.
+        """
+        for part in self._parts:
+            if topic in (None, part.topic) and partition in (None, part.number):
+                offset = resolve_start(part.tail.log, start)
+                part.tail.seek(offset.version)
+                part.skip = offset.index
+
+    def position(self) -> dict[tuple[str, int], Offset]:
+        """The next offset to read, by topic and partition."""
+        return {(part.topic, part.number): Offset(part.tail.version, part.skip) for part in self._parts}
+
+    def close(self) -> None:
+        """Ends iteration and a poll that waits."""
+        self._stopped.set()
+        self._pool.shutdown(wait=False)
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _take(self) -> list[Batch]:
+        # Partitions take turns in being first, and each gives at most its share of the bytes.
+        self._parts.append(self._parts.pop(0))
+        starts = [(part.tail.version, part.skip) for part in self._parts]
+        taken: list[_Taken] = []
+        try:
+            share = self._batch_bytes // len(self._parts)
+            if len(self._parts) == 1:
+                taken = self._parts[0].take(share)
+            else:
+                for found in self._pool.map(lambda part: part.take(share), self._parts):
+                    taken.extend(found)
+            return [batch for batch in self._fetch(taken) if batch.data.num_rows]
+        except Exception:
+            for part, (version, skip) in zip(self._parts, starts, strict=True):
+                if part.tail.version != version:
+                    part.tail.seek(version)
+                    part.skip = skip
+            raise
+
+    def _fetch(self, taken: Sequence[_Taken]) -> Iterator[Batch]:
+        paths = [f"{t.part.tail.log.table}/{add.path}" for t in taken for add in t.files]
+        if len(paths) > 1:
+            tables = read_pool().map(self._load, paths)
+        else:
+            tables = map(self._load, paths)
+        for t in taken:
+            loaded = [next(tables) for _ in t.files]
+            if not loaded:
+                continue
+            data = loaded[0] if len(loaded) == 1 else Table.from_batches([b for x in loaded for b in x.to_batches()])
+            yield Batch(t.part.topic, t.part.number, t.entry.version, t.skip, data.slice(t.skip) if t.skip else data)
+
+    def _load(self, path: str) -> Table:
+        try:
+            return records.decode(self._store.get(path))
+        except FileNotFoundError:
+            raise StoreError(
+                f"{self._store.uri}/{path} is in the log but not in the store: it was removed by retention, or by "
+                "someone else. Go on after it with seek."
+            ) from None
+
+
+@dataclass(slots=True)
+class _Part:
+    topic: str
+    number: int
+    tail: Tail
+    skip: int
+
+    def take(self, max_bytes: int) -> list[_Taken]:
+        taken: list[_Taken] = []
+        size = 0
+        while size < max_bytes:
+            entries = self.tail.take(_READ_AHEAD if taken else 1)
+            for entry in entries:
+                files = self.tail.new_files(entry)
+                taken.append(_Taken(self, entry, files, self.skip))
+                self.skip = 0
+                size += sum(add.size for add in files)
+            # A young entry is most likely the last: asking for the next would only delay this one's messages.
+            if not entries or self.tail.is_fresh(entries[-1]):
+                break
+        return taken
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    part: _Part
+    entry: Entry
+    files: list[Add]
+    skip: int

@@ -1,0 +1,261 @@
+"""Entries of a Delta log: parsing and building ``_delta_log/<version>.json``, one action a line. No I/O.
+
+The source of the formats and rules is the Delta transaction log protocol (PROTOCOL.md of delta-io/delta), sections
+"Actions" and "Requirements for Writers".
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, unquote
+
+from brokerless.errors import StoreError, UnsupportedTable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+DELETED_KEY: Final = "brokerless.deleted"
+FIRST_VERSION_KEY: Final = "brokerless.firstVersion"
+PARTITIONS_KEY: Final = "brokerless.partitions"
+
+# Features that a table of reader version 3 / writer version 7 may list and that ask nothing of an appender.
+_HARMLESS: Final = frozenset({"appendOnly", "invariants"})
+# What a writer version below 7 stands for (protocol, "Writer Version Requirements").
+_WRITER_VERSIONS: Final = {
+    3: "checkConstraints",
+    4: "changeDataFeed, generatedColumns",
+    5: "columnMapping",
+    6: "identityColumns",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """A data file that a commit adds. ``path`` is decoded and relative to the table."""
+
+    path: str
+    size: int
+    rows: int | None
+    modified_ms: int
+    data_change: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """A table's ``metaData`` action."""
+
+    id: str
+    schema_string: str
+    partition_columns: tuple[str, ...] = ()
+    configuration: Mapping[str, str] = field(default_factory=dict)
+    created_ms: int | None = None
+
+    @property
+    def deleted(self) -> bool:
+        """True if this is the tombstone of a deleted topic."""
+        return self.configuration.get(DELETED_KEY) == "true"
+
+    @property
+    def first_version(self) -> int:
+        """The entry with which this table id begins: 0, or later if the topic was deleted and created again."""
+        return int(self.configuration.get(FIRST_VERSION_KEY, "0"))
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """A table's ``protocol`` action."""
+
+    reader: int
+    writer: int
+    reader_features: tuple[str, ...] = ()
+    writer_features: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One commit.
+
+    Attributes:
+        timestamp_ms: the committing writer's clock; writers of this kit never let it go back within a table.
+        commit_id: ``commitInfo.txnId``; None if the writer gave none.
+        adds: in log order, rewrites (``dataChange`` false) included.
+        removes: decoded paths.
+        txns: application id -> version.
+    """
+
+    version: int
+    timestamp_ms: int
+    commit_id: str | None
+    operation: str
+    adds: tuple[Add, ...]
+    removes: tuple[str, ...]
+    txns: Mapping[str, int]
+    metadata: Metadata | None
+    protocol: Protocol | None
+
+    @property
+    def messages(self) -> tuple[Add, ...]:
+        """The added files that hold new messages: rewrites left out, one path once."""
+        return tuple({add.path: add for add in self.adds if add.data_change}.values())
+
+
+def parse_entry(version: int, data: bytes, *, table: str) -> Entry:
+    """Reads an entry.
+
+    Raises:
+        StoreError: bytes that are no log entry (a truncated answer, or a foreign file).
+        UnsupportedTable: deletion vectors, or data files outside the table's folder.
+    """
+    timestamp, commit_id, operation = 0, None, ""
+    adds: list[Add] = []
+    removes: list[str] = []
+    txns: dict[str, int] = {}
+    metadata: Metadata | None = None
+    protocol: Protocol | None = None
+    try:
+        for line in data.decode().splitlines():
+            if not line.strip():
+                continue
+            for kind, action in json.loads(line).items():
+                if kind == "add":
+                    adds.append(_add(action, table))
+                elif kind == "remove":
+                    removes.append(unquote(action["path"]))
+                elif kind == "txn":
+                    txns[str(action["appId"])] = int(action["version"])
+                elif kind == "metaData":
+                    metadata = metadata_of(action)
+                elif kind == "protocol":
+                    protocol = protocol_of(action)
+                elif kind == "commitInfo":
+                    timestamp = int(action.get("timestamp") or 0)
+                    commit_id = action.get("txnId")
+                    operation = str(action.get("operation", ""))
+    except UnsupportedTable:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StoreError(
+            f"Entry {version} of the log of {table} cannot be read ({type(error).__name__}: {error}); "
+            "it is truncated or was not written by a Delta writer. Look at it before anything writes to the table."
+        ) from error
+    return Entry(
+        version, timestamp, commit_id, operation, tuple(adds), tuple(removes), txns, metadata, protocol
+    )  # fmt: skip
+
+
+def _add(action: Mapping[str, Any], table: str) -> Add:
+    path = unquote(action["path"])
+    if "://" in path or path.startswith("/") or ".." in path.split("/"):
+        raise UnsupportedTable(f"Table {table} refers to the file {path!r} outside of itself (a shallow clone?).")
+    if action.get("deletionVector"):
+        raise UnsupportedTable(f"Table {table} uses the Delta feature deletionVectors, which the log does not read.")
+    stats = action.get("stats")
+    rows = json.loads(stats).get("numRecords") if stats else None
+    return Add(path, int(action["size"]), rows, int(action.get("modificationTime") or 0), bool(action["dataChange"]))
+
+
+def metadata_of(action: Mapping[str, Any]) -> Metadata:
+    """A ``metaData`` action, from JSON or from a checkpoint's row (where maps may be lists of pairs)."""
+    return Metadata(
+        id=str(action["id"]),
+        schema_string=str(action["schemaString"]),
+        partition_columns=tuple(action.get("partitionColumns") or ()),
+        configuration=dict(action.get("configuration") or {}),
+        created_ms=action.get("createdTime"),
+    )
+
+
+def protocol_of(action: Mapping[str, Any]) -> Protocol:
+    """A ``protocol`` action, from JSON or from a checkpoint's row."""
+    return Protocol(
+        int(action["minReaderVersion"]),
+        int(action["minWriterVersion"]),
+        tuple(action.get("readerFeatures") or ()),
+        tuple(action.get("writerFeatures") or ()),
+    )
+
+
+def check_supported(protocol: Protocol, metadata: Metadata, *, table: str) -> None:
+    """Passes if the log can read and append to such a table.
+
+    Raises:
+        UnsupportedTable: names the features that it does not support.
+    """
+    features: set[str] = set()
+    if protocol.reader >= 3:
+        features |= set(protocol.reader_features) or {f"reader version {protocol.reader}"}
+    elif protocol.reader == 2:
+        features.add("columnMapping")
+    if protocol.writer >= 7:
+        features |= set(protocol.writer_features)
+    else:
+        features |= {_WRITER_VERSIONS[v] for v in range(3, protocol.writer + 1)}
+    if metadata.configuration.get("delta.columnMapping.mode", "none") != "none":
+        features.add("columnMapping")
+    if metadata.partition_columns:
+        features.add(f"partition columns ({', '.join(metadata.partition_columns)})")
+    if "delta.invariants" in metadata.schema_string:
+        features.add("column invariants")
+    if features - _HARMLESS:
+        raise UnsupportedTable(
+            f"Table {table} uses Delta features that the log does not support: "
+            f"{', '.join(sorted(features - _HARMLESS))}. Topics are tables of reader version 1 and writer version 2; "
+            "create a new topic and copy the rows."
+        )
+
+
+def build_entry(
+    *,
+    commit_id: str,
+    timestamp_ms: int,
+    operation: str,
+    engine: str,
+    adds: Sequence[Add] = (),
+    removes: Sequence[str] = (),
+    txns: Mapping[str, int] | None = None,
+    metadata: Metadata | None = None,
+    protocol: Protocol | None = None,
+) -> bytes:
+    """The bytes of an entry; ``parse_entry`` reads them back to the same values."""
+    info: dict[str, Any] = {
+        "timestamp": timestamp_ms,
+        "operation": operation,
+        "operationParameters": {"mode": "Append", "partitionBy": "[]"} if operation == "WRITE" else {},
+        "isBlindAppend": operation == "WRITE",
+        "engineInfo": engine,
+        "txnId": commit_id,
+    }
+    actions: list[dict[str, Any]] = [{"commitInfo": info}]
+    if protocol is not None:
+        actions.append({"protocol": {"minReaderVersion": protocol.reader, "minWriterVersion": protocol.writer}})
+    if metadata is not None:
+        actions.append(
+            {
+                "metaData": {
+                    "id": metadata.id,
+                    "format": {"provider": "parquet", "options": {}},
+                    "schemaString": metadata.schema_string,
+                    "partitionColumns": [],
+                    "configuration": dict(metadata.configuration),
+                    "createdTime": metadata.created_ms,
+                }
+            }
+        )
+    for app_id, version in (txns or {}).items():
+        actions.append({"txn": {"appId": app_id, "version": version, "lastUpdated": timestamp_ms}})
+    for path in removes:
+        actions.append({"remove": {"path": quote(path), "deletionTimestamp": timestamp_ms, "dataChange": True}})
+    for add in adds:
+        action: dict[str, Any] = {
+            "path": quote(add.path),
+            "partitionValues": {},
+            "size": add.size,
+            "modificationTime": add.modified_ms,
+            "dataChange": add.data_change,
+        }
+        if add.rows is not None:
+            action["stats"] = json.dumps({"numRecords": add.rows}, separators=(",", ":"))
+        actions.append({"add": action})
+    return "".join(json.dumps(action, separators=(",", ":"), ensure_ascii=False) + "\n" for action in actions).encode()

@@ -1,0 +1,848 @@
+"""S3 servers on this machine: the embedded one, MinIO, and the one that ``brokerless up`` leaves running.
+
+What holds for every server started here:
+
+- It listens on the loopback interface only.
+- A server is handed out only after it proved to be the process that was started: a foreign server that holds the port
+  would answer the readiness probe just as well, and data would go to somebody else.
+- Only the very process that was started is ever signalled. A pid read from a file counts only together with the
+  process's start time, because the system gives pids out again.
+- Secrets travel in the environment, never in arguments (which every user of the machine can read) or files.
+
+What does not hold: the embedded server takes any credentials, and does not fsync, so it survives ``kill -9`` but may
+lose its newest objects with the machine's power.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import http.client
+import importlib.util
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, Self, get_args
+from urllib.parse import urlsplit
+
+from brokerless.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from types import TracebackType
+
+Kind = Literal["embedded", "minio"]
+"""``embedded`` is ministack, from PyPI; ``minio`` is a MinIO binary, container or endpoint."""
+
+HOST: Final = "127.0.0.1"
+
+STATE_FILE: Final = "server.json"
+
+MINIO_BINARY_ENV: Final = "BROKERLESS_MINIO_BINARY"
+ACCESS_KEY_ENV: Final = "MINIO_S3_ACCESS_KEY"
+SECRET_KEY_ENV: Final = "MINIO_S3_SECRET_ACCESS_KEY"  # noqa: S105  (a name, not a secret)
+
+# Both servers answer in under a second on an idle machine; the rest is for cold disks and busy laptops.
+_READY_DEADLINE_S: Final = 30.0
+# The first start may pull the image.
+_COMPOSE_DEADLINE_S: Final = 300.0
+_POLL_S: Final = 0.02
+# For a server that is there and does not answer, before another one starts on its data.
+_UP_GRACE_S: Final = 5.0
+_PROBE_TIMEOUT_S: Final = 2.0
+# Below this a server starts, takes a few objects and then fails in the middle of a commit.
+_MIN_FREE_BYTES: Final = 64 * 1024 * 1024
+# A port that was free a moment ago can be taken by the time the server binds it; then another one is tried.
+_PORT_ATTEMPTS: Final = 4
+
+# The embedded server of a killed parent would otherwise stay for ever. The parent holds the other end of standard
+# input; when it is gone, by whatever way, read() returns.
+_STOP_WITH_PARENT: Final = """
+import os, sys, threading
+threading.Thread(target=lambda: (sys.stdin.buffer.read(), os._exit(0)), daemon=True).start()
+sys.argv[:] = ["ministack"]
+from ministack.app import main
+main()
+"""
+
+
+def free_port() -> int:
+    """A TCP port that nothing listens on at this moment on the loopback interface.
+
+    Not a reservation: somebody else can take it before the caller does.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+class LocalServer:
+    """A running S3 server. Use it as a context manager, or call ``stop``.
+
+    Attributes:
+        kind: which software.
+        endpoint: URL without a trailing slash.
+        pid: the server's process; None if it is not a process started here (a container, a given endpoint).
+        access_key, secret_key: what it accepts.
+    """
+
+    def __init__(
+        self,
+        *,
+        kind: Kind,
+        endpoint: str,
+        access_key: str,
+        secret_key: str,
+        process: subprocess.Popen[bytes] | None = None,
+        on_stop: Callable[[], None] | None = None,
+    ) -> None:
+        self.kind: Final = kind
+        self.endpoint: Final = endpoint
+        self.access_key: Final = access_key
+        self.secret_key: Final = secret_key
+        self._process = process
+        self._on_stop = on_stop
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"LocalServer(kind={self.kind!r}, endpoint={self.endpoint!r}, pid={self.pid})"
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process, or None if it is not a process started here."""
+        return None if self._process is None else self._process.pid
+
+    def stop(self, grace_s: float = 5.0) -> None:
+        """Ends the server: SIGTERM, and SIGKILL after ``grace_s`` seconds. Its data stays. Safe to call again.
+
+        Does nothing to a server that was running before (an endpoint given by the environment).
+        """
+        with self._lock:
+            process, self._process = self._process, None
+            on_stop, self._on_stop = self._on_stop, None
+        if process is not None:
+            _end_child(process, grace_s=grace_s)
+        if on_stop is not None:
+            on_stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _detach(self) -> subprocess.Popen[bytes] | None:
+        """Gives the process up, so that it outlives this object and this interpreter."""
+        with self._lock:
+            process, self._process, self._on_stop = self._process, None, None
+        if process is not None:
+            # Popen warns when it is collected while its process runs. That is what is wanted here.
+            process.returncode = 0
+        return process
+
+
+def start_embedded(
+    data_dir: Path, *, port: int | None = None, log_file: Path | None = None, detached: bool = False
+) -> LocalServer:
+    """An embedded S3 server that keeps its objects in ``data_dir``; ready to use on return, in about 0.3 s.
+
+    Objects of an earlier run on the same directory are there again, also after ``kill -9``. Ends with this process,
+    however that ends, unless ``detached``.
+
+    Args:
+        data_dir: created if missing. All that the server writes is in it.
+        port: the port to listen on; a free one if None.
+        log_file: where the server's warnings go; ``<data_dir>/server.log`` if None. Replaced at each start.
+        detached: the server gets its own session and outlives this process.
+
+    Raises:
+        ConfigError: ministack is not installed, the port is taken, the disk is full or not writable, or the server
+            did not come up.
+    """
+    data_dir = _prepare(data_dir)
+    temporary = data_dir / "tmp"
+    for part in ("objects", "state"):
+        (data_dir / part).mkdir(exist_ok=True)
+    # Left over from a killed run: a pid file only.
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+
+    def attempt(chosen: int) -> LocalServer:
+        nonce = secrets.token_hex(16)
+        process = _spawn(
+            _ministack_command(detached=detached),
+            environ={
+                "BIND_HOST": HOST,
+                "GATEWAY_PORT": str(chosen),
+                "SERVICES": "s3",
+                "S3_PERSIST": "1",
+                "S3_DATA_DIR": str(data_dir / "objects"),
+                "STATE_DIR": str(data_dir / "state"),
+                "TMPDIR": str(temporary),
+                # At INFO it logs every request.
+                "LOG_LEVEL": "WARNING",
+                # Would open two more ports, one of them for everybody.
+                "IOT_MTLS_ENABLED": "0",
+                "SFTP_ENABLED": "0",
+                # It removes containers of an earlier run; it never has any here, and the user's are none of its
+                # business.
+                "DOCKER_HOST": f"unix://{temporary / 'no-docker'}",
+                # Comes back in the health answer: this is how our server is told from one that holds the port.
+                "MINISTACK_EDITION": nonce,
+            },
+            log_file=log_file or data_dir / "server.log",
+            detached=detached,
+        )
+        _wait_ready(
+            process,
+            name="The embedded S3 server",
+            port=chosen,
+            log_file=log_file or data_dir / "server.log",
+            is_ready=lambda: nonce in _get(chosen, "/_ministack/health"),
+        )
+        return LocalServer(
+            kind="embedded",
+            endpoint=f"http://{HOST}:{chosen}",
+            # Any pair is accepted; clients insist on having one.
+            access_key="brokerless",
+            secret_key="brokerless",  # noqa: S106
+            process=process,
+            on_stop=lambda: shutil.rmtree(temporary, ignore_errors=True),
+        )
+
+    return _on_free_port(port, attempt)
+
+
+def _ministack_command(*, detached: bool) -> list[str]:
+    # Found, not imported: it runs in its own interpreter, and the command line never pays for loading it.
+    if importlib.util.find_spec("ministack") is None:
+        msg = (
+            f"The embedded S3 server (ministack) is not installed for {sys.executable}. "
+            "Install it: pip install 'brokerless[local]'."
+        )
+        raise ConfigError(msg)
+    # -P: a file of the working directory that is called like a module of the standard library must not be loaded.
+    return [sys.executable, "-P", *(["-m", "ministack"] if detached else ["-c", _STOP_WITH_PARENT])]
+
+
+def find_minio(environ: Mapping[str, str] = os.environ) -> Path | None:
+    """The MinIO binary: the one named by ``BROKERLESS_MINIO_BINARY``, else ``minio`` on ``PATH``, else None.
+
+    Raises:
+        ConfigError: the variable names something that cannot be run.
+    """
+    named = environ.get(MINIO_BINARY_ENV, "").strip()
+    if named:
+        if not (Path(named).is_file() and os.access(named, os.X_OK)):
+            msg = f"{MINIO_BINARY_ENV}={named} is not an executable file; name the MinIO binary or unset it."
+            raise ConfigError(msg)
+        return Path(named)
+    found = shutil.which("minio", path=environ.get("PATH", ""))
+    return None if found is None else Path(found)
+
+
+def start_minio(
+    data_dir: Path,
+    *,
+    access_key: str,
+    secret_key: str,
+    port: int | None = None,
+    binary: Path | None = None,
+    log_file: Path | None = None,
+    detached: bool = False,
+) -> LocalServer:
+    """A MinIO server that keeps its objects in ``data_dir``; ready to use on return, in about 0.5 s.
+
+    Its web console, its update check and its reports home are off. The keys may differ from those of an earlier run on
+    the same directory. ``kill -9`` of this process leaves it running, unlike the embedded server.
+
+    Args:
+        data_dir: created if missing. All that the server writes is in it.
+        access_key: at least 3 characters.
+        secret_key: at least 8 characters.
+        port: the port to listen on; a free one if None.
+        binary: what to run; ``find_minio()`` if None.
+        log_file: where its output goes; ``<data_dir>/server.log`` if None. Replaced at each start.
+        detached: the server gets its own session and outlives this process.
+
+    Raises:
+        ConfigError: no binary, unusable keys, the port is taken, the disk is full or not writable, or the server did
+            not come up.
+    """
+    binary = binary or find_minio()
+    if binary is None:
+        msg = f"There is no MinIO binary. Put 'minio' on PATH or name it in {MINIO_BINARY_ENV}."
+        raise ConfigError(msg)
+    if len(access_key) < 3 or len(secret_key) < 8:
+        msg = (
+            f"MinIO refuses these keys: the access key has {len(access_key)} characters (at least 3 are needed), the "
+            f"secret {len(secret_key)} (at least 8). Change {ACCESS_KEY_ENV} and {SECRET_KEY_ENV}."
+        )
+        raise ConfigError(msg)
+    data_dir = _prepare(data_dir)
+    log = log_file or data_dir / "server.log"
+
+    def attempt(chosen: int) -> LocalServer:
+        process = _spawn(
+            [
+                str(binary),
+                "server",
+                str(data_dir / "objects"),
+                "--address",
+                f"{HOST}:{chosen}",
+                # Otherwise it writes to the home directory.
+                "--certs-dir",
+                str(data_dir / "certs"),
+            ],
+            environ={
+                "MINIO_ROOT_USER": access_key,
+                "MINIO_ROOT_PASSWORD": secret_key,
+                # The console would be one more port; nothing here needs it.
+                "MINIO_BROWSER": "off",
+                "MINIO_UPDATE": "off",
+                "MINIO_CALLHOME_ENABLE": "off",
+                "MINIO_PROMETHEUS_AUTH_TYPE": "public",
+            },
+            log_file=log,
+            detached=detached,
+        )
+        # It prints its address only once it holds the port; a foreign server's answer alone would prove nothing.
+        announced = re.compile(rf"http://{re.escape(HOST)}:{chosen}\b")
+
+        def is_ready() -> bool:
+            return bool(announced.search(_read_log(log))) and bool(_get(chosen, "/minio/health/ready", header="Server"))
+
+        _wait_ready(process, name="MinIO", port=chosen, log_file=log, is_ready=is_ready)
+        return LocalServer(
+            kind="minio",
+            endpoint=f"http://{HOST}:{chosen}",
+            access_key=access_key,
+            secret_key=secret_key,
+            process=process,
+        )
+
+    return _on_free_port(port, attempt)
+
+
+def start_minio_compose(
+    *, access_key: str, secret_key: str, project: str, port: int | None = None, compose_file: Path | None = None
+) -> LocalServer:
+    """MinIO in a container, by docker compose; healthy on return. The first start downloads the image.
+
+    Args:
+        access_key: at least 3 characters.
+        secret_key: at least 8 characters.
+        project: docker compose's project name. Its volume keeps the objects after ``stop``.
+        port: the port on the loopback interface; a free one if None.
+        compose_file: what to run; the file that comes with brokerless if None.
+
+    Raises:
+        ConfigError: docker cannot be used, or the container did not become healthy.
+    """
+    file = compose_file or _compose_file()
+    if file is None or not docker_usable():
+        msg = (
+            "MinIO cannot be started with docker: 'docker compose' or the docker daemon does not answer. Start docker."
+        )
+        raise ConfigError(msg)
+    chosen = port or free_port()
+    compose = ["docker", "compose", "--file", str(file), "--project-name", project]
+    environ = dict(os.environ) | {
+        ACCESS_KEY_ENV: access_key,
+        SECRET_KEY_ENV: secret_key,
+        "BROKERLESS_MINIO_PORT": str(chosen),
+    }
+    # docker's own progress (the image's download) goes straight to the terminal.
+    command = [*compose, "up", "--detach", "--wait", "minio"]
+    try:
+        code = subprocess.run(
+            command, env=environ, stdin=subprocess.DEVNULL, stdout=sys.stderr, timeout=_COMPOSE_DEADLINE_S, check=False
+        ).returncode
+    except subprocess.TimeoutExpired:
+        code = None
+
+    def stop() -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired, OSError):
+            subprocess.run(
+                [*compose, "down"],
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=60,
+                check=False,
+            )
+
+    if code != 0:
+        stop()
+        reason = f"exit {code}" if code is not None else f"no answer within {_COMPOSE_DEADLINE_S:.0f} s"
+        msg = f"'{' '.join(command)}' failed ({reason}); see its output above, and try it by hand."
+        raise ConfigError(msg)
+    return LocalServer(
+        kind="minio",
+        endpoint=f"http://{HOST}:{chosen}",
+        access_key=access_key,
+        secret_key=secret_key,
+        on_stop=stop,
+    )
+
+
+def docker_usable(environ: Mapping[str, str] = os.environ) -> bool:
+    """True if ``docker compose`` is installed and its daemon answers."""
+    docker = shutil.which("docker", path=environ.get("PATH", ""))
+    if docker is None:
+        return False
+    for arguments in (["compose", "version"], ["info"]):
+        try:
+            answer = subprocess.run(
+                [docker, *arguments], stdin=subprocess.DEVNULL, capture_output=True, timeout=10, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return False
+        if answer.returncode != 0:
+            return False
+    return True
+
+
+def minio_server(environ: Mapping[str, str], data_dir: Path) -> LocalServer:
+    """A MinIO to work on: a given endpoint, else a ``minio`` binary, else docker compose.
+
+    Credentials are ``MINIO_S3_ACCESS_KEY`` and ``MINIO_S3_SECRET_ACCESS_KEY`` (or the AWS SDK's names). A server that
+    is started here gets random ones when there are none; read them from the result.
+
+    Args:
+        environ: where endpoint, credentials, ``PATH`` and ``BROKERLESS_MINIO_BINARY`` are read.
+        data_dir: where a server that is started here keeps its objects (a container: in a volume named after it).
+
+    Returns:
+        The server. Stopping it does nothing when its endpoint was given.
+
+    Raises:
+        ConfigError: none of the three is possible (says how to make each so), an endpoint without credentials, or what
+            ``start_minio`` and ``start_minio_compose`` raise.
+    """
+    access_key = environ.get(ACCESS_KEY_ENV) or environ.get("AWS_ACCESS_KEY_ID") or ""
+    secret_key = environ.get(SECRET_KEY_ENV) or environ.get("AWS_SECRET_ACCESS_KEY") or ""
+    endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or ""
+    if endpoint:
+        if not (access_key and secret_key):
+            msg = f"The endpoint {endpoint} needs credentials. Set {ACCESS_KEY_ENV} and {SECRET_KEY_ENV}."
+            raise ConfigError(msg)
+        return LocalServer(kind="minio", endpoint=endpoint.rstrip("/"), access_key=access_key, secret_key=secret_key)
+    if not (access_key and secret_key):
+        access_key, secret_key = f"brokerless-{secrets.token_hex(4)}", secrets.token_urlsafe(24)
+    binary = find_minio(environ)
+    if binary is not None:
+        return start_minio(data_dir, access_key=access_key, secret_key=secret_key, binary=binary)
+    if _compose_file() is not None and docker_usable(environ):
+        # One project per directory, so that two checkouts do not stop each other's server.
+        digest = hashlib.sha256(os.fsencode(data_dir.absolute())).hexdigest()[:8]
+        return start_minio_compose(access_key=access_key, secret_key=secret_key, project=f"brokerless-{digest}")
+    msg = (
+        "There is no MinIO to use. Do one of these: set AWS_ENDPOINT_URL to a running server (with "
+        f"{ACCESS_KEY_ENV} and {SECRET_KEY_ENV}); put a 'minio' binary on PATH or name it in {MINIO_BINARY_ENV}; "
+        "or start docker, with its compose plugin."
+    )
+    raise ConfigError(msg)
+
+
+def _compose_file() -> Path | None:
+    # In the wheel it lies beside this module, in the repository under local/.
+    here = Path(__file__).resolve()
+    for candidate in (here.with_name("compose.yaml"), here.parents[2] / "local" / "compose.yaml"):
+        if candidate.is_file():
+            return candidate
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """The server that ``brokerless up`` left running.
+
+    Attributes:
+        pid: its process.
+        process_start: when that process started, as the system counts it; tells it from a later one with the same pid.
+        kind: which software.
+        endpoint: URL without a trailing slash.
+        data_dir: absolute path of its data.
+        started_at: UTC, ISO 8601.
+    """
+
+    pid: int
+    process_start: str
+    kind: Kind
+    endpoint: str
+    data_dir: str
+    started_at: str
+
+
+def write_state(state_dir: Path, state: ServerState) -> None:
+    """Puts the state into ``server.json``, readable by its owner only; a reader sees the old or the new, never half."""
+    handle, name = tempfile.mkstemp(dir=state_dir, prefix=".server-")
+    temporary = Path(name)
+    try:
+        # mkstemp makes it 0600.
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(asdict(state), file, indent=2)
+            file.write("\n")
+        temporary.replace(state_dir / STATE_FILE)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def read_state(state_dir: Path) -> ServerState | None:
+    """What ``server.json`` says, or None if there is none or it is damaged. Says nothing about the process."""
+    try:
+        record = json.loads((state_dir / STATE_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    names = {field.name for field in fields(ServerState)}
+    if not isinstance(record, dict) or not names <= record.keys():
+        return None
+    values = {name: record[name] for name in names}
+    if not isinstance(values.pop("pid"), int) or not all(isinstance(value, str) for value in values.values()):
+        return None
+    if values["kind"] not in get_args(Kind):
+        return None
+    return ServerState(pid=record["pid"], **values)
+
+
+def clear_state(state_dir: Path) -> None:
+    """Removes ``server.json``, if it is there."""
+    (state_dir / STATE_FILE).unlink(missing_ok=True)
+
+
+def up(
+    state_dir: Path, *, kind: Kind = "embedded", port: int | None = None, environ: Mapping[str, str] = os.environ
+) -> ServerState:
+    """The server of ``state_dir``, running in the background; started if it is not running.
+
+    Objects are under ``<state_dir>/s3`` (MinIO: ``<state_dir>/minio``) and are there again after ``down`` and after a
+    crash. Two calls at the same time start one server.
+
+    Args:
+        state_dir: created if missing.
+        kind: ``minio`` needs a binary, and its credentials in ``environ``.
+        port: the port for a server that is started; a free one if None.
+        environ: where MinIO's binary and credentials are read.
+
+    Raises:
+        ConfigError: another kind, or another port, is running already; or the server cannot be started.
+    """
+    state_dir = _prepare(state_dir)
+    with _locked(state_dir):
+        running = status(state_dir)
+        if running is not None:
+            if running.kind != kind or (port is not None and urlsplit(running.endpoint).port != port):
+                msg = (
+                    f"A server of kind {running.kind} is running at {running.endpoint}, and {kind}"
+                    f"{f' on port {port}' if port is not None else ''} was asked for. Stop it first: brokerless down."
+                )
+                raise ConfigError(msg)
+            return running
+        # It may be there and not answer.
+        _stop_recorded(state_dir, grace_s=_UP_GRACE_S)
+        data_dir = state_dir / ("s3" if kind == "embedded" else "minio")
+        server = (
+            start_embedded(data_dir, port=port, detached=True)
+            if kind == "embedded"
+            else _start_minio_detached(data_dir, port=port, environ=environ)
+        )
+        try:
+            pid = server.pid
+            start = None if pid is None else _process_start(pid)
+            if pid is None or start is None:
+                msg = f"The server at {server.endpoint} ended right after its start. See {data_dir / 'server.log'}."
+                raise ConfigError(msg)
+            state = ServerState(
+                pid=pid,
+                process_start=start,
+                kind=kind,
+                endpoint=server.endpoint,
+                data_dir=str(data_dir),
+                started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            )
+            write_state(state_dir, state)
+        except BaseException:
+            server.stop()
+            raise
+        server._detach()
+        return state
+
+
+def down(state_dir: Path, *, grace_s: float = 5.0) -> ServerState | None:
+    """Stops the server of ``state_dir``; its data stays.
+
+    Returns:
+        What was stopped, or None if nothing was running.
+    """
+    if not state_dir.is_dir():
+        return None
+    with _locked(state_dir):
+        return _stop_recorded(state_dir, grace_s=grace_s)
+
+
+def status(state_dir: Path) -> ServerState | None:
+    """The running server of ``state_dir``, or None.
+
+    Running means that the recorded process is still that process, and that the server answers on its port.
+    """
+    state = read_state(state_dir)
+    if state is None or not _is_alive(state):
+        return None
+    port = urlsplit(state.endpoint).port
+    path = "/_ministack/health" if state.kind == "embedded" else "/minio/health/live"
+    return state if port is not None and _get(port, path, header="Date") else None
+
+
+def _start_minio_detached(data_dir: Path, *, port: int | None, environ: Mapping[str, str]) -> LocalServer:
+    access_key = environ.get(ACCESS_KEY_ENV) or environ.get("AWS_ACCESS_KEY_ID") or ""
+    secret_key = environ.get(SECRET_KEY_ENV) or environ.get("AWS_SECRET_ACCESS_KEY") or ""
+    # Made-up ones would have to be kept in a file for the commands that follow.
+    if not (access_key and secret_key):
+        msg = f"MinIO in the background needs credentials. Set {ACCESS_KEY_ENV} and {SECRET_KEY_ENV}."
+        raise ConfigError(msg)
+    return start_minio(
+        data_dir,
+        access_key=access_key,
+        secret_key=secret_key,
+        port=port,
+        binary=find_minio(environ),
+        detached=True,
+    )
+
+
+def _stop_recorded(state_dir: Path, *, grace_s: float) -> ServerState | None:
+    """Ends the process of ``server.json`` if it is still that process, and clears the file."""
+    state = read_state(state_dir)
+    stopped = None
+    if state is not None and _is_alive(state):
+        for number, patience_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(state.pid, number)
+            deadline = time.monotonic() + patience_s
+            while _is_alive(state) and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+            if not _is_alive(state):
+                break
+        stopped = state
+        shutil.rmtree(Path(state.data_dir) / "tmp", ignore_errors=True)
+    clear_state(state_dir)
+    return stopped
+
+
+def _is_alive(state: ServerState) -> bool:
+    # A server that this very process started stays a zombie until it is waited for.
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(state.pid, os.WNOHANG)
+    return _process_start(state.pid) == state.process_start
+
+
+def _process_start(pid: int) -> str | None:
+    """When the process started, as text to compare; None if there is no such process, or a dead one.
+
+    On Linux the ticks since boot, with the boot's id, because pids and ticks both start again with it.
+    """
+    proc = Path("/proc")
+    if (proc / "self" / "stat").exists():
+        try:
+            # The name, in parentheses, may hold spaces and parentheses.
+            values = (proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+            boot = (proc / "sys/kernel/random/boot_id").read_text().strip()
+        except OSError:
+            return None
+        # proc(5): state is field 3, starttime field 22; the split begins at field 3.
+        return None if values[0] in {"Z", "X"} else f"{boot}/{values[19]}"
+    answer = subprocess.run(
+        ["ps", "-o", "stat=,lstart=", "-p", str(pid)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=10,
+        check=False,
+        env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"},
+    )
+    stat, _, start = answer.stdout.strip().partition(" ")
+    return None if not start or stat.startswith("Z") else start.strip()
+
+
+@contextlib.contextmanager
+def _locked(state_dir: Path) -> Iterator[None]:
+    # Unix only, like the servers; imported here so that the module loads everywhere.
+    import fcntl
+
+    with (state_dir / "server.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+class _PortTaken(ConfigError):
+    """Somebody else listens on the port."""
+
+
+def _on_free_port(port: int | None, attempt: Callable[[int], LocalServer]) -> LocalServer:
+    if port is not None:
+        _check_port(port)
+        return attempt(port)
+    for _ in range(_PORT_ATTEMPTS - 1):
+        with contextlib.suppress(_PortTaken):
+            return attempt(free_port())
+    return attempt(free_port())
+
+
+def _check_port(port: int) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        # As servers do, or a port in TIME_WAIT after a restart would look taken.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OverflowError:
+            msg = f"The port {port} is not between 0 and 65535."
+            raise ConfigError(msg) from None
+        except OSError as error:
+            if error.errno == errno.EACCES:
+                msg = f"Port {port} may not be used by this user. Take one above 1023, or leave the port out."
+                raise ConfigError(msg) from error
+            raise _taken(port) from error
+
+
+def _taken(port: int) -> _PortTaken:
+    return _PortTaken(
+        f"Port {port} on {HOST} is taken by another program. Choose another, or leave the port out for a free one."
+    )
+
+
+def _prepare(directory: Path) -> Path:
+    """The directory, absolute and created, with room to write."""
+    directory = directory.absolute()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            free = shutil.disk_usage(directory).free
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise _disk_full(directory, 0) from error
+        msg = f"Cannot write to {directory} ({error.strerror or error}). Choose a directory of your own."
+        raise ConfigError(msg) from error
+    if free < _MIN_FREE_BYTES:
+        raise _disk_full(directory, free)
+    return directory
+
+
+def _disk_full(directory: Path, free: int) -> ConfigError:
+    return ConfigError(
+        f"The disk of {directory} is full: {free / 2**20:.0f} MiB free, {_MIN_FREE_BYTES // 2**20} MiB are needed. "
+        "Make room, or choose a directory on another disk."
+    )
+
+
+# What an interpreter and a Go program need to start. All else stays out: AWS_*, MINISTACK_* and MINIO_* of the user's
+# shell would change what the server does, and the coverage tool's variables would slow it down.
+_PASSED_ON: Final = frozenset(
+    {"PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"}
+)
+
+
+def _spawn(
+    command: list[str], *, environ: Mapping[str, str], log_file: Path, detached: bool
+) -> subprocess.Popen[bytes]:
+    base = {name: value for name, value in os.environ.items() if name in _PASSED_ON}
+    try:
+        with log_file.open("wb") as log:
+            return subprocess.Popen(
+                command,
+                env={**base, **environ},
+                stdin=subprocess.DEVNULL if detached else subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=detached,
+                # Ctrl-C in a terminal reaches the whole group: the server must outlive it until its clients are done.
+                process_group=None if detached else 0,
+            )
+    except OSError as error:
+        msg = f"Cannot run {command[0]} ({error.strerror or error}). Reinstall it, or name another one."
+        raise ConfigError(msg) from error
+
+
+def _wait_ready(
+    process: subprocess.Popen[bytes], *, name: str, port: int, log_file: Path, is_ready: Callable[[], bool]
+) -> None:
+    """Returns once ``is_ready``; otherwise ends the process and raises."""
+    deadline = time.monotonic() + _READY_DEADLINE_S
+    try:
+        while process.poll() is None:
+            if is_ready():
+                return
+            if time.monotonic() > deadline:
+                msg = f"{name} did not answer on port {port} within {_READY_DEADLINE_S:.0f} s. {_log_tail(log_file)}"
+                raise ConfigError(msg)
+            time.sleep(_POLL_S)
+        output = _read_log(log_file)
+        if "already in use" in output or "address in use" in output.lower():
+            raise _taken(port)
+        if "No space left" in output:
+            raise _disk_full(log_file.parent, shutil.disk_usage(log_file.parent).free)
+        msg = f"{name} ended with exit code {process.returncode} at its start. {_log_tail(log_file)}"
+        raise ConfigError(msg)
+    except BaseException:
+        _end_child(process, grace_s=1.0)
+        raise
+
+
+def _end_child(process: subprocess.Popen[bytes], *, grace_s: float) -> None:
+    # By the Popen object, never by a bare pid: it knows whether the process is still the one it started.
+    process.terminate()
+    try:
+        process.wait(grace_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    if process.stdin is not None:
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+
+
+def _get(port: int, path: str, *, header: str | None = None) -> str:
+    """The body of a 200 answer (or one of its headers); empty for every other outcome."""
+    # Not urllib: it would send the request through the user's HTTP proxy.
+    connection = http.client.HTTPConnection(HOST, port, timeout=_PROBE_TIMEOUT_S)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        body = answer.read().decode("utf-8", "replace")
+    except (OSError, http.client.HTTPException):
+        return ""
+    finally:
+        connection.close()
+    if answer.status != http.client.OK:
+        return ""
+    return body if header is None else answer.getheader(header, "")
+
+
+def _read_log(log_file: Path) -> str:
+    try:
+        return log_file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _log_tail(log_file: Path) -> str:
+    lines = [line.strip() for line in _read_log(log_file).splitlines() if line.strip()]
+    if not lines:
+        return f"It wrote nothing to {log_file}."
+    return f"Its log {log_file} ends with: {' | '.join(lines[-3:])}"

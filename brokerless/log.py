@@ -1,0 +1,629 @@
+"""The one primitive: a Delta table's log as an append-only queue on an object store.
+
+Invariants:
+
+1. A writer puts only to (last entry it has read) + 1. So versions have no gaps, and a writer has examined every entry
+   below the one that it writes: a deleted topic, a changed schema or somebody else's txn is seen before the commit.
+2. An entry is written by one conditional PUT (``If-None-Match: *``) and carries a commit id. When the answer is odd
+   (timeout, reset, 5xx, 409, 412) the entry is read back: with our commit id it is ours; with another's we examine it
+   and move on; absent, the first PUT may still be in flight, so the *same bytes* go to the *same* version again and
+   whichever lands is ours. We move on only when the version is taken by another: a late PUT can then never succeed.
+3. Nothing is guessed. At the deadline ``CommitUnknown`` says what to look for later; ``NotCommitted`` is raised only
+   when every version that was tried is taken by others.
+4. Nobody commits into the past. Log clean-up frees old names, and a conditional PUT to one of them would succeed and
+   be seen by nobody. Clean-up removes only entries that are older than the log retention (an hour at least), so a
+   writer that has seen the head within the last minute is safe; one that slept longer compares the checkpoint hint.
+
+Offsets: an entry's messages are the rows of its added files with ``dataChange``, in log order.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+from brokerless import records
+from brokerless.clock import SYSTEM, Clock
+from brokerless.entries import (
+    DELETED_KEY,
+    FIRST_VERSION_KEY,
+    Add,
+    Entry,
+    Metadata,
+    Protocol,
+    build_entry,
+    check_supported,
+    metadata_of,
+    parse_entry,
+    protocol_of,
+)
+from brokerless.errors import (
+    CommitUnknown,
+    NotCommitted,
+    OffsetOutOfRange,
+    StoreError,
+    TopicDeleted,
+    TopicExists,
+    TopicNotFound,
+)
+from brokerless.offsets import Offset
+from brokerless.version import ENGINE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from brokerless.store import Store
+
+DEADLINE_S: Final = 30.0
+"""How long an append tries before it gives up. Orphan removal waits far longer than this (``maintenance``)."""
+
+FRESH_S: Final = 60.0
+"""For so long what a writer knows about the head is trusted; far below the shortest log retention (invariant 4)."""
+
+_WINDOW: Final = 16  # entries read at once when catching up; more would only queue in the connection pool
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """An entry that is known to be in the log. ``attempts`` counts conditional PUTs: 1 without contention."""
+
+    version: int
+    timestamp_ms: int
+    attempts: int
+
+
+class TxnAdvanced(Exception):
+    """A txn of this commit has moved since the writer last knew it; nothing was written.
+
+    Attributes:
+        app_id: which txn.
+        found: its version now.
+        entry: the entry that moved it.
+        ours: True if an earlier commit of this very log handle did it, whose outcome had been unknown.
+    """
+
+    def __init__(self, app_id: str, found: int, entry: Entry, *, ours: bool) -> None:
+        super().__init__(f"txn {app_id!r} is at {found} since entry {entry.version}")
+        self.app_id = app_id
+        self.found = found
+        self.entry = entry
+        self.ours = ours
+
+
+@dataclass(slots=True)
+class TableState:
+    """What a writer must know of a table: everything that entries up to ``version`` say, but for its files."""
+
+    version: int
+    metadata: Metadata
+    protocol: Protocol
+    txns: dict[str, int]
+    timestamp_ms: int = 0
+    files: dict[str, Add] = field(default_factory=dict)
+    """Live files; filled only when asked for."""
+
+
+class DeltaLog:
+    """One table's log. Safe to use from several threads; appends of one handle take turns.
+
+    Args:
+        store: where the tables are.
+        table: the table's folder in the store.
+        clock: time, randomness and sleeping.
+    """
+
+    def __init__(self, store: Store, table: str, *, clock: Clock = SYSTEM) -> None:
+        self.store = store
+        self.table = table
+        self.uri = f"{store.uri}/{table}"
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._state: TableState | None = None
+        # Commit ids whose outcome was unknown when append gave up: should they turn up, they are ours, not a rival's.
+        self._unresolved: set[str] = set()
+        self._confirmed = (0.0, 0)  # when the head was last known, on both clocks
+
+    # Reading
+
+    def entry_path(self, version: int) -> str:
+        """Where an entry is stored: twenty digits, so that names sort like versions."""
+        return f"{self.table}/_delta_log/{version:020d}.json"
+
+    def read(self, version: int) -> Entry | None:
+        """The entry, or None if it is absent: not written yet, or removed by log clean-up (see ``earliest``)."""
+        try:
+            data = self.store.get(self.entry_path(version))
+        except FileNotFoundError:
+            return None
+        return parse_entry(version, data, table=self.uri)
+
+    def read_from(self, version: int) -> Iterator[Entry]:
+        """Entries from ``version`` up to the head; the further behind, the more are read at once."""
+        # Two single reads first: whoever keeps up meets the head at once, and absent entries cost requests too.
+        for window in chain((1, 1, 2, 4, 8), repeat(_WINDOW)):
+            versions = range(version, version + window)
+            for entry in map(self.read, versions) if window == 1 else read_pool().map(self.read, versions):
+                if entry is None:
+                    return
+                yield entry
+            version += window
+
+    @property
+    def state(self) -> TableState:
+        """What is known of the table; loaded from the last checkpoint and the entries after it on first use.
+
+        Raises:
+            TopicNotFound: there is no table.
+            TopicDeleted: there is only the tombstone of one.
+            UnsupportedTable: it has features that the log does not support.
+        """
+        with self._lock:
+            if self._state is None:
+                state = self.load()
+                check_supported(state.protocol, state.metadata, table=self.uri)
+                if state.metadata.deleted:
+                    raise TopicDeleted(f"{self.uri} was deleted. Create it again with 'brokerless topics create'.")
+                self._state = state
+                self._confirm()
+            return self._state
+
+    def refresh(self) -> TableState:
+        """The state with every entry up to the head of the log.
+
+        Raises:
+            TopicDeleted, UnsupportedTable: as ``state``; also when the topic was deleted and created again.
+        """
+        with self._lock:
+            self._catch_up_if_stale()
+            for entry in self.read_from(self.state.version + 1):
+                self._absorb(entry)
+            self._confirm()
+            return self.state
+
+    def load(self, *, with_files: bool = False) -> TableState:
+        """Replays checkpoint and log anew, without any check of what it finds.
+
+        Correct across checkpoints and log clean-up: txns and metadata that only a checkpoint still holds are found.
+
+        Raises:
+            TopicNotFound: there is no table.
+        """
+        state, version = self._load_checkpoint(with_files)
+        for entry in self.read_from(version):
+            state = self._replay(state, entry, with_files)
+        if state is None:
+            # No checkpoint hint and no entry 0: a log that was cleaned up behind a lost hint, or no table at all.
+            for version in self._checkpoints_by_listing():
+                state = self._read_checkpoint(version, with_files)
+                for entry in self.read_from(version + 1):
+                    state = self._replay(state, entry, with_files)
+                return state
+            raise TopicNotFound(f"There is no topic at {self.uri}. Create it with 'brokerless topics create'.")
+        return state
+
+    def txn(self, app_id: str) -> int | None:
+        """The version that the last txn of this application id recorded, as far as the log has been read."""
+        return self.state.txns.get(app_id)
+
+    def head(self) -> int:
+        """The last entry's version: probes from what is known, without a listing and without reading entries."""
+        low = self._state.version if self._state else self.checkpoint_version()
+        if low is None:
+            low = self.state.version
+        step = 1
+        while self.store.exists(self.entry_path(low + step)):
+            low, step = low + step, step * 2
+        while step > 1:
+            step //= 2
+            if self.store.exists(self.entry_path(low + step)):
+                low += step
+        return low
+
+    def earliest(self) -> int:
+        """The oldest version whose messages the log can still show; head + 1 if there is none.
+
+        The entry that creates a table holds no messages, so on a log without clean-up this is the one after it.
+        """
+        state = self.state
+        first = state.metadata.first_version + 1
+        if state.version < first or self.store.exists(self.entry_path(first)):
+            return first
+        # Clean-up removes a prefix, so presence goes from no to yes once.
+        low, high = first, state.version + 1
+        while low + 1 < high:
+            middle = (low + high) // 2
+            if self.store.exists(self.entry_path(middle)):
+                high = middle
+            else:
+                low = middle
+        return high
+
+    def version_at(self, time_us: int) -> int:
+        """The first retained version committed at or after an instant; head + 1 if all are older."""
+        low, high = self.earliest(), self.refresh().version + 1
+        while low < high:
+            middle = (low + high) // 2
+            entry = self.read(middle)
+            if entry is not None and entry.timestamp_ms * 1000 >= time_us:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def checkpoint_version(self) -> int | None:
+        """The version of the last checkpoint by its hint, or None without one."""
+        try:
+            return int(json.loads(self.store.get(f"{self.table}/_delta_log/_last_checkpoint"))["version"])
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return None
+
+    def check_retained(self, version: int) -> None:
+        """Tells "not yet" from "cleaned up", for a reader that waits for an absent entry. Costs one GET, rarely two.
+
+        Raises:
+            OffsetOutOfRange: a checkpoint covers the version, so it was there and clean-up has removed it.
+        """
+        checkpoint = self.checkpoint_version()
+        if checkpoint is None or checkpoint < version or self.store.exists(self.entry_path(version)):
+            return
+        with self._lock:
+            self._reload()
+            earliest = Offset(self.earliest())
+        raise OffsetOutOfRange(
+            f"Offset {version}:0 of {self.uri} is gone: log clean-up removed it. The earliest offset is {earliest}.",
+            earliest=earliest,
+        )
+
+    # Writing
+
+    def append(
+        self,
+        adds: Sequence[Add],
+        txns: Mapping[str, int] | None = None,
+        *,
+        expect: Mapping[str, int] | None = None,
+        deadline_s: float = DEADLINE_S,
+    ) -> Commit:
+        """Writes the next entry; returns once it is known to be in the log.
+
+        The txns must be higher than those the log has: they are compared with every entry that comes in between.
+        ``expect`` names txns that must still have these very versions (an owner's epoch).
+
+        Raises:
+            TxnAdvanced: the log has one of the txns at this or a higher version, or another writer moved it.
+            TopicDeleted, UnsupportedTable, SchemaError: the table changed under the writer.
+            NotCommitted: the deadline passed; this commit is not in the log and never will be.
+            CommitUnknown: the deadline passed and nobody can say yet.
+            AccessDenied, BucketNotFound: the store refused.
+        """
+        return self._append(
+            adds=tuple(adds), txns=txns or {}, expect=expect or {}, deadline_s=deadline_s
+        )  # fmt: skip
+
+    def claim(self, app_id: str) -> int:
+        """Takes over an application id: advances its epoch txn, so that an older owner meets it and stops.
+
+        Returns the epoch. One commit without data.
+        """
+        name = epoch_of(app_id)
+        while True:
+            with self._lock:
+                epoch = self.refresh().txns.get(name, 0) + 1
+                try:
+                    self._append(txns={name: epoch})
+                except TxnAdvanced:
+                    continue  # another newcomer was faster; it gets fenced by the next epoch
+                return epoch
+
+    def create(self, *, schema_string: str, configuration: Mapping[str, str], exist_ok: bool = False) -> Metadata:
+        """Creates the table; after a deletion the version line goes on, with a new table id.
+
+        Raises:
+            TopicExists: the table is there (unless ``exist_ok``, which returns its metadata as it is).
+        """
+        timestamp = self._clock.time_us() // 1000
+        while True:
+            try:
+                state = self.load()
+            except TopicNotFound:
+                state = None
+            if state and not state.metadata.deleted:
+                if exist_ok:
+                    return state.metadata
+                raise TopicExists(f"{self.uri} exists already.")
+            version = state.version + 1 if state else 0
+            wanted = Metadata(self._clock.uuid(), schema_string, configuration=dict(configuration))
+            if version:
+                wanted = replace(wanted, configuration={**configuration, FIRST_VERSION_KEY: str(version)})
+            wanted = replace(wanted, created_ms=timestamp)
+            protocol = Protocol(1, 2)
+            commit_id = self._clock.uuid()
+            body = build_entry(
+                commit_id=commit_id,
+                timestamp_ms=timestamp,
+                operation="CREATE TABLE",
+                engine=ENGINE,
+                metadata=wanted,
+                protocol=None if version else protocol,
+            )
+            entry, _ = self._put_entry(version, body, commit_id, deadline=self._clock.monotonic() + DEADLINE_S)
+            if entry is None:
+                with self._lock:
+                    txns = dict(state.txns) if state else {}
+                    self._state = TableState(version, wanted, state.protocol if state else protocol, txns, timestamp)
+                return wanted
+
+    def delete(self) -> None:
+        """Ends the log with a tombstone entry: the table reads as empty, stale writers and readers stop by name.
+
+        Raises:
+            TopicNotFound, TopicDeleted: there is nothing to delete.
+        """
+        while True:
+            with self._lock:
+                self._state = None
+                metadata = self.state.metadata
+                state = self.load(with_files=True)
+                self._state = state
+                tombstone = replace(metadata, configuration={**metadata.configuration, DELETED_KEY: "true"})
+                commit_id = self._clock.uuid()
+                body = build_entry(
+                    commit_id=commit_id,
+                    timestamp_ms=max(self._clock.time_us() // 1000, state.timestamp_ms),
+                    operation="DROP TABLE",
+                    engine=ENGINE,
+                    removes=tuple(state.files),
+                    metadata=tombstone,
+                )
+                # Only this version will do: a commit in between has files that the tombstone must remove too.
+                deadline = self._clock.monotonic() + DEADLINE_S
+                entry, _ = self._put_entry(state.version + 1, body, commit_id, deadline=deadline)
+                if entry is None:
+                    self._state = None
+                    return
+
+    def _append(
+        self,
+        *,
+        txns: Mapping[str, int],
+        adds: tuple[Add, ...] = (),
+        expect: Mapping[str, int] | None = None,
+        deadline_s: float = DEADLINE_S,
+    ) -> Commit:
+        with self._lock:
+            deadline = self._clock.monotonic() + deadline_s
+            self._catch_up_if_stale()
+            state = self.state
+            self._check_txns(txns, expect or {})
+            commit_id = self._clock.uuid()
+            conflicts = attempts = 0
+            while True:
+                version = state.version + 1
+                timestamp = max(self._clock.time_us() // 1000, state.timestamp_ms)
+                body = build_entry(
+                    commit_id=commit_id,
+                    timestamp_ms=timestamp,
+                    operation="WRITE",
+                    engine=ENGINE,
+                    adds=adds,
+                    txns=txns,
+                )
+                rival, tries = self._put_entry(version, body, commit_id, deadline=deadline)
+                attempts += tries
+                if rival is None:
+                    if self._is_stale() and (self.checkpoint_version() or -1) >= version:
+                        # Invariant 4: we slept between looking and writing, and this name had been cleaned up.
+                        self.store.delete([self.entry_path(version)])
+                        state = self._reload()
+                        self._check_txns(txns, expect or {})
+                        continue
+                    state.version, state.timestamp_ms = version, timestamp
+                    state.txns.update(txns)
+                    self._confirm()
+                    return Commit(version, timestamp, attempts)
+                self._absorb(rival)
+                self._check_rival(rival, txns)
+                conflicts += 1
+                if self._clock.monotonic() >= deadline:
+                    raise NotCommitted(
+                        f"{self.uri}: {conflicts} other commits came first within {deadline_s:.0f} s; nothing was "
+                        "written. Use fewer writers per partition, or more partitions."
+                    )
+                # Others committed since we last looked: catch up with all of them before the next try.
+                for entry in self.read_from(state.version + 1):
+                    self._absorb(entry)
+                    self._check_rival(entry, txns)
+                self._confirm()
+                if conflicts > 1:
+                    self._clock.backoff(conflicts, base_s=0.005, cap_s=0.25)
+
+    def _put_entry(self, version: int, body: bytes, commit_id: str, *, deadline: float) -> tuple[Entry | None, int]:
+        """Settles who owns ``version``: (None, PUTs) if it is this commit, otherwise (the other's entry, PUTs)."""
+        path = self.entry_path(version)
+        attempt = 0
+        doubt = False  # whether a PUT is out whose answer we do not know
+        while True:
+            try:
+                outcome = self.store.put_if_absent(path, body)
+                attempt += 1
+                if outcome == "created":
+                    return None, attempt
+                doubt = True  # 409 and 412 too: a proxy or a retry below us may have met our own first try
+                entry = self.read(version)
+            except StoreError as error:
+                # The store refused or failed while the fate of this entry is open: that is not "failed".
+                if doubt:
+                    raise self._unknown(version, commit_id, error) from error
+                if attempt == 0:
+                    raise
+                entry = None
+            if entry is not None:
+                return (None if entry.commit_id == commit_id else entry), attempt
+            if self._clock.monotonic() >= deadline:
+                raise self._unknown(version, commit_id, None)
+            self._clock.backoff(attempt, base_s=0.02)
+
+    def _unknown(self, version: int, commit_id: str, error: Exception | None) -> CommitUnknown:
+        self._unresolved.add(commit_id)
+        return CommitUnknown(
+            f"{self.uri}: the store did not say whether entry {version} was written"
+            f"{f' ({error})' if error else ''}. It may still appear: read entry {version} later; it is this commit "
+            f"if its txnId is {commit_id}.",
+            table=self.uri,
+            version=version,
+            commit_id=commit_id,
+        )
+
+    def _confirm(self) -> None:
+        self._confirmed = (self._clock.monotonic(), self._clock.time_us())
+
+    def _is_stale(self) -> bool:
+        monotonic, wall_us = self._confirmed
+        # Both clocks: the monotonic one stands still while a laptop sleeps, the wall clock can be set back.
+        elapsed = max(self._clock.monotonic() - monotonic, (self._clock.time_us() - wall_us) / 1e6)
+        return elapsed > FRESH_S
+
+    def _catch_up_if_stale(self) -> None:
+        state = self.state
+        if self._is_stale() and (self.checkpoint_version() or -1) > state.version:
+            self._reload()
+
+    def _reload(self) -> TableState:
+        """Reads the state anew; the table must still be the one that this handle was opened on."""
+        before, self._state = self._state, None
+        state = self.state
+        if before and before.metadata.id != state.metadata.id:
+            raise TopicDeleted(f"{self.uri} was deleted and created again: this one held the old topic. Open it again.")
+        return state
+
+    def _check_txns(self, txns: Mapping[str, int], expect: Mapping[str, int]) -> None:
+        known = self.state.txns
+        for app_id, version in expect.items():
+            if known.get(app_id, version) != version:
+                nothing = Entry(self.state.version, 0, None, "", (), (), {}, None, None)
+                raise TxnAdvanced(app_id, known[app_id], nothing, ours=False)
+        for app_id, version in txns.items():
+            if known.get(app_id, -1) >= version:
+                nothing = Entry(self.state.version, 0, None, "", (), (), {}, None, None)
+                raise TxnAdvanced(app_id, known[app_id], nothing, ours=True)
+
+    def _check_rival(self, entry: Entry, txns: Mapping[str, int]) -> None:
+        ours = entry.commit_id in self._unresolved
+        for app_id, version in txns.items():
+            found = entry.txns.get(app_id)
+            if found is not None and (not ours or found >= version):
+                raise TxnAdvanced(app_id, found, entry, ours=ours)
+            taken = entry.txns.get(epoch_of(app_id))
+            if taken is not None and not ours:
+                raise TxnAdvanced(epoch_of(app_id), taken, entry, ours=False)
+
+    def _absorb(self, entry: Entry) -> None:
+        """Moves the state past an entry, or refuses it by name and leaves the state before it."""
+        state = self.state
+        metadata, protocol = entry.metadata or state.metadata, entry.protocol or state.protocol
+        if metadata.id != state.metadata.id:
+            raise TopicDeleted(
+                f"{self.uri} was deleted and created again (entry {entry.version}): this one held the old topic. "
+                "Open it again."
+            )
+        if metadata.deleted:
+            raise TopicDeleted(f"{self.uri} was deleted (entry {entry.version}).")
+        check_supported(protocol, metadata, table=self.uri)
+        if metadata.schema_string != state.metadata.schema_string:
+            raise TopicDeleted(
+                f"The schema of {self.uri} was changed (entry {entry.version}): this one holds the old schema. "
+                "Open it again."
+            )
+        state.version, state.metadata, state.protocol = entry.version, metadata, protocol
+        state.timestamp_ms = max(state.timestamp_ms, entry.timestamp_ms)
+        state.txns.update(entry.txns)
+
+    # Replay
+
+    def _replay(self, state: TableState | None, entry: Entry, with_files: bool) -> TableState:
+        metadata = entry.metadata or (state.metadata if state else None)
+        protocol = entry.protocol or (state.protocol if state else None)
+        if metadata is None or protocol is None:
+            raise StoreError(f"{self.uri}: entry {entry.version} comes before any metadata; the log is damaged.")
+        if state is None:
+            state = TableState(entry.version, metadata, protocol, {})
+        state.version, state.metadata, state.protocol = entry.version, metadata, protocol
+        state.timestamp_ms = max(state.timestamp_ms, entry.timestamp_ms)
+        state.txns.update(entry.txns)
+        if with_files:
+            state.files.update({add.path: add for add in entry.adds})
+            for path in entry.removes:
+                state.files.pop(path, None)
+        return state
+
+    def _load_checkpoint(self, with_files: bool) -> tuple[TableState | None, int]:
+        version = self.checkpoint_version()
+        if version is None:
+            return None, 0
+        try:
+            return self._read_checkpoint(version, with_files), version + 1
+        except FileNotFoundError:
+            return None, 0  # a hint whose checkpoint is gone: an older one is found by listing if entry 0 is gone too
+
+    def _checkpoints_by_listing(self) -> list[int]:
+        found: set[int] = set()
+        for info in self.store.list(f"{self.table}/_delta_log"):
+            name = info.path.rpartition("/")[2]
+            if ".checkpoint." in name and name[:20].isdigit():
+                found.add(int(name[:20]))
+        return sorted(found, reverse=True)
+
+    def _read_checkpoint(self, version: int, with_files: bool) -> TableState:
+        """The state in a classic checkpoint, of one part or several (protocol, "Checkpoints")."""
+        prefix = f"{self.table}/_delta_log/{version:020d}.checkpoint"
+        try:
+            parts = [self.store.get(f"{prefix}.parquet")]
+        except FileNotFoundError:
+            names = [i.path for i in self.store.list(f"{self.table}/_delta_log") if i.path.startswith(prefix)]
+            if not names:
+                raise
+            parts = [self.store.get(name) for name in sorted(names)]
+        state: dict[str, Any] = {}
+        txns: dict[str, int] = {}
+        files: dict[str, Add] = {}
+        for data in parts:
+            table = records.decode(data)
+            for kind in ("metaData", "protocol", "txn", *(("add",) if with_files else ())):
+                if kind not in table.column_names:
+                    continue
+                for row in table.column(kind).to_pylist():
+                    if row is None:
+                        continue
+                    if kind == "txn":
+                        txns[row["appId"]] = row["version"]
+                    elif kind == "add":
+                        files[unquote(row["path"])] = Add(unquote(row["path"]), row["size"], None, row["modificationTime"] or 0)
+                    else:
+                        state[kind] = row
+        try:
+            metadata, protocol = metadata_of(state["metaData"]), protocol_of(state["protocol"])
+        except KeyError as error:
+            raise StoreError(f"{self.uri}: checkpoint {version} lacks {error}; it is damaged or of version 2.") from None
+        return TableState(version, metadata, protocol, txns, files=files)
+
+
+def read_pool() -> ThreadPoolExecutor:
+    """Threads that wait for GETs; one pool a process. Tasks in it must not wait for other tasks in it."""
+    return _pool(os.getpid())  # keyed by pid: threads do not survive a fork
+
+
+@lru_cache(maxsize=1)
+def _pool(pid: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_WINDOW, thread_name_prefix="brokerless-read")
+
+
+def epoch_of(app_id: str) -> str:
+    """The application id whose txn counts the owners of ``app_id``."""
+    return f"{app_id}/epoch"

@@ -1,0 +1,459 @@
+"""Producers: messages in, acknowledgements with offsets out.
+
+An acknowledgement means: committed. What is not acknowledged is named row by row in ``DeliveryFailed``.
+
+One commit is one Parquet object and one log entry. The object goes first: a crash between the two leaves an
+unreferenced object, which maintenance removes, and never a message that is half there.
+
+Identity. Without ``producer_id`` a producer never repeats a commit by itself (a lost answer is resolved by commit id),
+but a caller that sends the same rows again after a crash writes them again. With a ``producer_id`` each commit carries
+``txn(producer_id, sequence)``; a new producer with the same id advances the id's epoch when it first touches a
+partition, so that the old one is fenced; and ``send(rows, sequence=n)`` writes nothing where sequence n is in the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from arro3.core import Array, DataType, RecordBatch, Table
+
+from brokerless import records
+from brokerless.admin import describe_topic
+from brokerless.clock import SYSTEM, Clock
+from brokerless.entries import Add
+from brokerless.errors import (
+    BrokerlessError,
+    BufferFull,
+    CommitUnknown,
+    ConfigError,
+    DeliveryFailed,
+    NotCommitted,
+    ProducerFenced,
+    SchemaError,
+    StoreError,
+    TopicDeleted,
+    UsageError,
+)
+from brokerless.log import DEADLINE_S, DeltaLog, TxnAdvanced, epoch_of
+from brokerless.offsets import Ack
+from brokerless.partitioner import partition_of
+from brokerless.settings import Settings
+from brokerless.store import open_store
+from brokerless.topics import partition_table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from brokerless.records import Messages
+    from brokerless.store import Store
+
+MAX_COMMIT_ROWS: Final = 1_000_000
+"""A commit is never split by a reader, so its size bounds the smallest batch that every reader must hold."""
+
+
+class Producer:
+    """Writes messages to one topic.
+
+    Args:
+        topic: an existing topic.
+        settings: where; read from the environment by default.
+        producer_id: a name that outlives this process; enables exact restarts and fencing (see the module).
+        key: the column whose value decides the partition. Without it whole commits go to the partitions in turn.
+        linger_s: how long ``enqueue`` waits for company before a commit.
+        batch_rows, batch_bytes: ``enqueue`` commits when this much waits, whatever the time.
+        buffer_bytes: how much may wait, in bytes of Arrow memory; beyond it ``enqueue`` blocks.
+        delivery_timeout_s: how long one commit is tried.
+        store: instead of the one that the settings name.
+        clock: time, randomness and sleeping.
+
+    Raises:
+        TopicNotFound, ConfigError, SchemaError: at once, before anything is written.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        settings: Settings | None = None,
+        producer_id: str | None = None,
+        key: str | None = None,
+        linger_s: float = 0.1,
+        batch_rows: int = 100_000,
+        batch_bytes: int = 16 * 2**20,
+        buffer_bytes: int = 64 * 2**20,
+        delivery_timeout_s: float = DEADLINE_S,
+        store: Store | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        if min(batch_rows, batch_bytes, buffer_bytes) < 1 or linger_s < 0 or delivery_timeout_s <= 0:
+            raise ConfigError("batch_rows, batch_bytes, buffer_bytes and delivery_timeout_s must be positive.")
+        if producer_id is not None and (not producer_id or "/" in producer_id or len(producer_id) > 200):
+            raise ConfigError(f"The producer id {producer_id!r} must have 1 to 200 characters and no '/'.")
+        self._store = store or open_store(settings or Settings.load())
+        self._clock = clock
+        about = describe_topic(self._store, topic, clock=clock)
+        self.topic = topic
+        self.schema = about.schema
+        self.partitions = about.partitions
+        self._key = None if key is None else _key_column(about.schema.names, key, topic)
+        self._timeout_s = delivery_timeout_s
+        self._writers = [
+            _PartitionWriter(self._store, topic, number, producer_id, clock) for number in range(self.partitions)
+        ]
+        self._next = clock.rng.randrange(self.partitions)
+        self._buffer = _Buffer(linger_s, min(batch_rows, MAX_COMMIT_ROWS), batch_bytes, buffer_bytes)
+        self._commit_lock = threading.Lock()
+        self._sender: threading.Thread | None = None
+        self._pool = ThreadPoolExecutor(min(self.partitions, 16)) if self.partitions > 1 else None
+
+    def send(self, messages: Messages, *, sequence: int | None = None) -> tuple[Ack, ...]:
+        """Commits the messages now and returns when they are in the log: one acknowledgement a partition.
+
+        Args:
+            messages: an Arrow table, a dictionary of columns, or a list of rows.
+            sequence: for a producer with an id: this call's number, growing from call to call. Sending the same
+                messages with the same sequence again (after a crash, after an unknown outcome) writes only what is
+                missing; acknowledgements of what was there have ``duplicate`` set.
+
+        Raises:
+            SchemaError, MessageError: nothing was written.
+            ProducerFenced, TopicDeleted: this producer can write nothing more.
+            DeliveryFailed: some messages are not acknowledged; it says which, and whether they may still appear.
+        """
+        if sequence is not None and (self._writers[0].producer_id is None or sequence < 0):
+            raise ConfigError("A sequence needs a producer with a producer_id, and is 0 or more.")
+        call = self._prepare(messages)
+        if call.table.num_rows == 0:
+            return ()
+        self._commit([call], sequence)
+        return call.future.result()
+
+    def enqueue(self, messages: Messages, *, max_block_s: float | None = None) -> Future[tuple[Ack, ...]]:
+        """Buffers the messages; they are committed with others after ``linger_s`` at the latest.
+
+        Calls are committed in their order. The future's result and errors are those of ``send``. A call whose
+        outcome is unknown does not stop the ones behind it: whether it lands or not, it stands before them.
+
+        Args:
+            messages: as for ``send``.
+            max_block_s: how long to wait while the buffer is full; the delivery timeout by default.
+
+        Raises:
+            SchemaError, MessageError: at once; nothing was buffered.
+            BufferFull: the buffer stayed full; nothing was buffered.
+        """
+        call = self._prepare(messages)
+        if call.table.num_rows == 0:
+            call.future.set_result(())
+            return call.future
+        self._buffer.put(call, self._timeout_s if max_block_s is None else max_block_s)
+        if self._sender is None:
+            with self._commit_lock:
+                if self._sender is None:
+                    self._sender = threading.Thread(target=self._run, name=f"producer-{self.topic}", daemon=True)
+                    self._sender.start()
+        return call.future
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Returns when everything that was enqueued before has been settled, one way or the other.
+
+        Raises:
+            TimeoutError: it was not, in this time.
+        """
+        if not self._buffer.flush(timeout_s):
+            raise TimeoutError(f"Messages for {self.topic!r} are still waiting after {timeout_s} s.")
+
+    def last_sequence(self, partition: int = 0) -> int | None:
+        """The last sequence of this producer id in the log: where a restarted producer goes on. None if there is none.
+
+        Takes the id over (an older owner is fenced).
+        """
+        return self._writers[partition].last_sequence()
+
+    def close(self) -> None:
+        """Commits what is buffered and stops. Later calls fail."""
+        self._buffer.close()
+        if self._sender is not None:
+            self._sender.join()
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _prepare(self, messages: Messages) -> _Call:
+        table = records.to_table(messages, self.schema, topic=self.topic, produced_at_us=self._clock.time_us())
+        if table.num_rows > MAX_COMMIT_ROWS:
+            raise UsageError(f"{table.num_rows} messages in one call; send at most {MAX_COMMIT_ROWS} at a time.")
+        if self._key is None or self.partitions == 1:
+            return _Call(table, {None: (table, range(table.num_rows))})
+        return _Call(table, _split(table, self._key, self.partitions, self._turn))
+
+    def _turn(self) -> int:
+        self._next = (self._next + 1) % self.partitions
+        return self._next
+
+    def _run(self) -> None:
+        while (calls := self._buffer.take(self._clock)) is not None:
+            if calls:
+                try:
+                    self._commit(calls, None)
+                finally:
+                    self._buffer.done(calls)
+
+    def _commit(self, calls: Sequence[_Call], sequence: int | None) -> None:
+        """Commits the calls together, one entry a partition, and settles their futures."""
+        with self._commit_lock:
+            # An exact resend must meet its earlier self, so a sequence without a key has a fixed partition.
+            turn = (self._turn() if sequence is None else sequence % self.partitions) if self.partitions > 1 else 0
+            shares: dict[int, list[tuple[_Call, Table, Sequence[int]]]] = {}
+            for call in calls:
+                for partition, (table, rows) in call.parts.items():
+                    shares.setdefault(turn if partition is None else partition, []).append((call, table, rows))
+            jobs = {p: [table for _, table, _ in share] for p, share in shares.items()}
+
+            def write(partition: int) -> tuple[int, bool] | BrokerlessError:
+                try:
+                    return self._writers[partition].write(jobs[partition], sequence, self._timeout_s)
+                except BrokerlessError as error:
+                    return error
+
+            outcomes = dict(zip(jobs, (self._pool.map if self._pool and len(jobs) > 1 else map)(write, jobs)))
+        for partition, share in shares.items():
+            outcome = outcomes[partition]
+            index = 0
+            for call, table, rows in share:
+                if isinstance(outcome, BrokerlessError):
+                    call.fail(outcome, rows)
+                else:
+                    version, duplicate = outcome
+                    call.acks.append(Ack(self.topic, partition, version, index, table.num_rows, duplicate))
+                index += table.num_rows
+        for call in calls:
+            call.settle(self.topic)
+
+
+@dataclass(slots=True)
+class _Call:
+    """The messages of one ``send`` or ``enqueue``, cut by partition (None: any), with their row numbers."""
+
+    table: Table
+    parts: dict[int | None, tuple[Table, Sequence[int]]]
+    future: Future[tuple[Ack, ...]] = field(default_factory=Future)
+    acks: list[Ack] = field(default_factory=list)
+    failed: list[int] = field(default_factory=list)
+    errors: list[BrokerlessError] = field(default_factory=list)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.table.nbytes)
+
+    def fail(self, error: BrokerlessError, rows: Sequence[int]) -> None:
+        self.errors.append(error)
+        self.failed.extend(rows)
+
+    def settle(self, topic: str) -> None:
+        final = next((e for e in self.errors if isinstance(e, ProducerFenced | UsageError)), None)
+        if not self.errors:
+            self.future.set_result(tuple(self.acks))
+        elif final is not None and not self.acks:
+            self.future.set_exception(final)
+        else:
+            unknown = any(isinstance(error, CommitUnknown) for error in self.errors)
+            failure = DeliveryFailed(
+                f"{len(self.failed)} of {self.table.num_rows} messages for {topic!r} are not acknowledged"
+                f"{' and may or may not appear later' if unknown else '; they are not in the log'}: {self.errors[0]}",
+                acknowledged=self.acks,
+                unacknowledged=sorted(self.failed),
+                unknown=unknown,
+            )
+            failure.__cause__ = self.errors[0]
+            self.future.set_exception(failure)
+
+
+class _PartitionWriter:
+    """One partition's table: upload, then append. Used by one thread at a time."""
+
+    def __init__(self, store: Store, topic: str, partition: int, producer_id: str | None, clock: Clock) -> None:
+        self.producer_id = producer_id
+        self._store = store
+        self._clock = clock
+        self._topic = topic
+        self._table = partition_table(topic, partition)
+        self._log = DeltaLog(store, self._table, clock=clock)
+        self._epoch: int | None = None
+        self._used = -1  # the last sequence that this producer took, committed or not
+
+    def last_sequence(self) -> int | None:
+        if self.producer_id is None:
+            return None
+        self._own()
+        return self._log.txn(self.producer_id)
+
+    def write(self, tables: Sequence[Table], sequence: int | None, timeout_s: float) -> tuple[int, bool]:
+        """Commits the tables as one object; returns (version, whether it was there already)."""
+        txns: dict[str, int] = {}
+        expect: dict[str, int] = {}
+        if self.producer_id is not None:
+            self._own()
+            known = self._log.txn(self.producer_id)
+            if sequence is not None and known is not None and known >= sequence:
+                return -1, True
+            number = max(self._used, -1 if known is None else known) + 1 if sequence is None else sequence
+            self._used = max(self._used, number)
+            txns = {self.producer_id: number}
+            expect = {epoch_of(self.producer_id): self._epoch or 0}
+        name = f"part-{self._clock.uuid()}.snappy.parquet"
+        path = f"{self._table}/{name}"
+        table = tables[0] if len(tables) == 1 else _concat(tables)
+        data = records.encode(table)
+        self._store.put(path, data)
+        add = Add(name, len(data), table.num_rows, self._clock.time_us() // 1000)
+        try:
+            return self._log.append([add], txns, expect=expect, deadline_s=timeout_s).version, False
+        except TxnAdvanced as error:
+            self._forget(path)
+            if error.ours:
+                return error.entry.version, True
+            raise ProducerFenced(
+                f"Another producer with the id {self.producer_id!r} took over {self._table!r} ({error}); "
+                "this one writes nothing more. Give each producer its own id."
+            ) from error
+        except (NotCommitted, TopicDeleted, UsageError):
+            self._forget(path)
+            raise
+
+    def _own(self) -> None:
+        if self._epoch is None and self.producer_id is not None:
+            self._epoch = self._log.claim(self.producer_id)
+
+    def _forget(self, path: str) -> None:
+        """Removes an object that no entry can ever name; if that fails, maintenance does it."""
+        with contextlib.suppress(StoreError):
+            self._store.delete([path])
+
+
+class _Buffer:
+    """Calls that wait for the sender: bounded by bytes, cut into batches by time, rows and bytes."""
+
+    def __init__(self, linger_s: float, batch_rows: int, batch_bytes: int, buffer_bytes: int) -> None:
+        self._linger_s, self._rows, self._bytes, self._limit = linger_s, batch_rows, batch_bytes, buffer_bytes
+        self._calls: deque[_Call] = deque()
+        self._first_at: float | None = None
+        self._held = 0  # bytes waiting or being committed
+        self._waiting_rows = self._waiting_bytes = 0
+        self._unsettled = 0
+        self._flushing = False
+        self._closed = False
+        self._change = threading.Condition()
+
+    def put(self, call: _Call, max_block_s: float) -> None:
+        with self._change:
+            # A call larger than the whole buffer passes when it is alone.
+            fits = self._change.wait_for(
+                lambda: self._closed or not self._held or self._held + call.nbytes <= self._limit, max_block_s
+            )
+            if self._closed:
+                raise BrokerlessError("The producer is closed.")
+            if not fits:
+                raise BufferFull(
+                    f"{self._held} bytes wait to be committed and did not drain within {max_block_s} s; "
+                    "send more slowly, or raise buffer_bytes."
+                )
+            self._calls.append(call)
+            self._held += call.nbytes
+            self._waiting_rows += call.table.num_rows
+            self._waiting_bytes += call.nbytes
+            self._unsettled += 1
+            self._change.notify_all()
+
+    def take(self, clock: Clock) -> list[_Call] | None:
+        """The next batch; an empty list if there is none yet, None when closed and empty."""
+        with self._change:
+            self._change.wait_for(lambda: self._calls or self._closed)
+            if not self._calls:
+                return None
+            first_at = clock.monotonic()
+            while not (self._closed or self._flushing or self._full()):
+                left = first_at + self._linger_s - clock.monotonic()
+                if left <= 0:
+                    break
+                self._change.wait(left)
+            batch: list[_Call] = []
+            rows = size = 0
+            while self._calls:
+                call = self._calls[0]
+                if batch and (rows + call.table.num_rows > self._rows or size + call.nbytes > self._bytes):
+                    break
+                batch.append(self._calls.popleft())
+                rows, size = rows + call.table.num_rows, size + call.nbytes
+            self._waiting_rows -= rows
+            self._waiting_bytes -= size
+            return batch
+
+    def _full(self) -> bool:
+        return self._waiting_rows >= self._rows or self._waiting_bytes >= self._bytes
+
+    def done(self, calls: Sequence[_Call]) -> None:
+        with self._change:
+            self._held -= sum(call.nbytes for call in calls)
+            self._unsettled -= len(calls)
+            self._change.notify_all()
+
+    def flush(self, timeout_s: float | None) -> bool:
+        with self._change:
+            self._flushing = True
+            self._change.notify_all()
+            try:
+                return self._change.wait_for(lambda: not self._unsettled, timeout_s)
+            finally:
+                self._flushing = False
+
+    def close(self) -> None:
+        with self._change:
+            self._closed = True
+            self._change.notify_all()
+
+
+def _concat(tables: Sequence[Table]) -> Table:
+    batches = [batch for table in tables for batch in table.to_batches()]
+    return Table.from_batches(batches).combine_chunks()
+
+
+def _key_column(names: Sequence[str], key: str, topic: str) -> str:
+    if key not in names:
+        raise SchemaError(f"Topic {topic!r} has no column {key!r} to use as a key; it has: {', '.join(names)}.")
+    return key
+
+
+def _split(
+    table: Table, key: str, partitions: int, turn: Any
+) -> dict[int | None, tuple[Table, Sequence[int]]]:  # fmt: skip
+    """Cuts a table by the key's partition, in order; rows with a null key go to partitions in turn, as in Kafka."""
+    column = table.column(key)
+    kind = column.type
+    if not (DataType.is_string(kind) or DataType.is_binary(kind) or DataType.is_integer(kind)):
+        raise SchemaError(f"Column {key!r} cannot be a key: use a string, binary or integer column.")
+    spare = turn()
+    rows: dict[int, list[int]] = {}
+    for number, value in enumerate(column.to_pylist()):
+        rows.setdefault(spare if value is None else partition_of(value, partitions), []).append(number)
+    batch = table.combine_chunks().to_batches()[0]
+    return {p: (_take(batch, numbers), numbers) for p, numbers in sorted(rows.items())}
+
+
+def _take(batch: RecordBatch, rows: list[int]) -> Table:
+    return Table.from_batches([batch.take(Array(rows, type=DataType.uint64()))])
+
+

@@ -1,0 +1,294 @@
+"""Columns <-> Parquet bytes, and the shapes that messages may come in. Arrow in, Arrow out; no per-row work for columns.
+
+Producers hand over any Arrow table or record batch (anything with the Arrow PyCapsule interface: pyarrow, polars,
+DuckDB, arro3), a dictionary of columns, or a list of rows. Consumers get arro3 tables, which the same libraries take
+without a copy (``pyarrow.table(batch.data)``).
+"""
+
+from __future__ import annotations
+
+import array
+import base64
+import io
+import json
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from arro3.core import Array, ChunkedArray, DataType, Field, Table
+from arro3.core import Schema as ArrowSchema
+from arro3.io import read_parquet, write_parquet
+
+from brokerless.errors import MessageError, SchemaError
+from brokerless.topics import PRODUCED_AT, Schema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from arro3.core.types import ArrowArrayExportable, ArrowStreamExportable
+
+    Messages = ArrowArrayExportable | ArrowStreamExportable | Mapping[str, Any] | Sequence[Mapping[str, Any]]
+
+TIMESTAMP: Final = DataType.timestamp("us", tz="UTC")
+
+_ARROW: Final[dict[str, Callable[[], DataType]]] = {
+    "string": DataType.string,
+    "long": DataType.int64,
+    "integer": DataType.int32,
+    "short": DataType.int16,
+    "byte": DataType.int8,
+    "float": DataType.float32,
+    "double": DataType.float64,
+    "boolean": DataType.bool,
+    "binary": DataType.binary,
+    "date": DataType.date32,
+    "timestamp": lambda: TIMESTAMP,
+}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+def arrow_type(delta_type: str) -> DataType:
+    """The Arrow type of a Delta primitive type.
+
+    Raises:
+        SchemaError: a nested or unknown type.
+    """
+    if delta_type in _ARROW:
+        return _ARROW[delta_type]()
+    if delta_type.startswith("decimal("):
+        precision, scale = delta_type[8:-1].split(",")
+        return DataType.decimal128(int(precision), int(scale))
+    raise SchemaError(f"Columns of the type {delta_type} cannot be produced; use primitive types.")
+
+
+def arrow_schema(schema: Schema) -> ArrowSchema:
+    """The Arrow schema of a topic's objects: its columns and ``_produced_at``, all nullable."""
+    fields = [Field(column.name, arrow_type(column.type), nullable=True) for column in schema.columns]
+    return ArrowSchema([*fields, Field(PRODUCED_AT, TIMESTAMP, nullable=True)])
+
+
+def to_table(messages: Messages, schema: Schema, *, topic: str, produced_at_us: int) -> Table:
+    """The messages as one table of the topic's Arrow schema.
+
+    ``_produced_at`` is taken from the messages where they have it (a pipeline carries it through) and is
+    ``produced_at_us`` otherwise. Missing columns of rows are null; missing columns of tables are an error, because
+    there they are more likely a mistake.
+
+    Raises:
+        SchemaError: unknown or missing columns, or a column of a type that does not fit without loss.
+        MessageError: a row with a value that does not fit; the text names the row.
+    """
+    if hasattr(messages, "__arrow_c_stream__"):
+        table = Table.from_arrow(messages)
+    elif hasattr(messages, "__arrow_c_array__"):
+        table = Table.from_arrow(cast("Any", messages))
+    elif isinstance(messages, dict):
+        table = _from_columns(messages, schema, topic)
+    else:
+        table = _from_rows(cast("Sequence[Mapping[str, Any]]", messages), schema, topic)
+    return _conform(table, schema, topic, produced_at_us)
+
+
+def encode(table: Table) -> bytes:
+    """Parquet bytes of a table: one object of a topic.
+
+    Snappy because every reader has it. No dictionaries and no page statistics: for messages, which rarely repeat and
+    which nobody skips by value, they cost three times the rest of the encoding.
+    """
+    buffer = io.BytesIO()
+    write_parquet(
+        table,
+        buffer,
+        compression="snappy",
+        dictionary_enabled=False,
+        max_statistics_size=64,
+        skip_arrow_metadata=True,
+        write_batch_size=8192,
+    )
+    return buffer.getvalue()
+
+
+def decode(data: bytes) -> Table:
+    """The table in Parquet bytes."""
+    return Table.from_arrow(read_parquet(io.BytesIO(data)))
+
+
+def constant(value_us: int, rows: int) -> Array:
+    """A timestamp column that holds one instant."""
+    return Array.from_buffer(array.array("q", (value_us,)) * rows).cast(TIMESTAMP)
+
+
+def microseconds(instant: datetime) -> int:
+    """Microseconds since the epoch, exactly (``timestamp()`` is a float and rounds)."""
+    return (instant - _EPOCH) // _MICROSECOND
+
+
+def _conform(table: Table, schema: Schema, topic: str, produced_at_us: int) -> Table:
+    have = {name: i for i, name in enumerate(table.column_names)}
+    allowed = set(schema.names) | {PRODUCED_AT}
+    unknown = [name for name in table.column_names if name not in allowed]
+    missing = [name for name in schema.names if name not in have]
+    if unknown or missing or len(have) != table.num_columns:
+        _raise_columns(topic, schema, unknown=unknown, missing=missing)
+    target = arrow_schema(schema)
+    columns: list[ChunkedArray] = []
+    for column in schema.columns:
+        columns.append(_cast(table.column(have[column.name]), arrow_type(column.type), column.name, column.type, topic))
+    if PRODUCED_AT in have:
+        columns.append(_cast(table.column(have[PRODUCED_AT]), TIMESTAMP, PRODUCED_AT, "timestamp", topic))
+    else:
+        columns.append(ChunkedArray([constant(produced_at_us, table.num_rows)]))
+    # One chunk a column: chunks of different lengths in one table are costly for every step that follows.
+    return Table.from_arrays([c.combine_chunks() for c in columns], schema=target)
+
+
+def _cast(column: ChunkedArray, want: DataType, name: str, delta_type: str, topic: str) -> ChunkedArray:
+    have = column.type
+    if have.equals(want):
+        return column
+    widening = (
+        DataType.is_null(have)
+        or (DataType.is_integer(have) and (DataType.is_integer(want) or DataType.is_floating(want)))
+        or (DataType.is_floating(have) and DataType.is_floating(want))
+        or (_is_text(have) and DataType.is_string(want))
+        or (_is_bytes(have) and DataType.is_binary(want))
+        or (DataType.is_timestamp(have) and have.tz is not None and DataType.is_timestamp(want))
+        or (DataType.is_date(have) and DataType.is_date(want))
+        or (DataType.is_decimal(have) and DataType.is_decimal(want))
+    )
+    if widening:
+        result = column.cast(want)
+        if result.null_count == column.null_count:
+            return result
+        raise SchemaError(f"Column {name!r} has values that do not fit {delta_type} of topic {topic!r}.")
+    hint = " Give it a time zone." if DataType.is_timestamp(have) and DataType.is_timestamp(want) else ""
+    raise SchemaError(f"Column {name!r} is {_type_name(have)}, but topic {topic!r} has it as {delta_type}.{hint}")
+
+
+def _type_name(data_type: DataType) -> str:
+    return str(data_type).strip().removeprefix("arro3.core.DataType<").removesuffix(">")
+
+
+def _is_text(t: DataType) -> bool:
+    return DataType.is_string(t) or DataType.is_large_string(t) or DataType.is_string_view(t)
+
+
+def _is_bytes(t: DataType) -> bool:
+    return DataType.is_binary(t) or DataType.is_large_binary(t) or DataType.is_binary_view(t)
+
+
+def _raise_columns(topic: str, schema: Schema, *, unknown: Sequence[str], missing: Sequence[str]) -> None:
+    parts = [f"Topic {topic!r} has the columns: {', '.join(schema.names)}."]
+    if unknown:
+        parts.append(f"It has no column {', '.join(map(repr, unknown))}.")
+    if missing:
+        parts.append(f"The messages lack {', '.join(map(repr, missing))}.")
+    if not unknown and not missing:
+        parts.append("The messages hold one of them twice.")
+    raise SchemaError(" ".join(parts))
+
+
+def _from_columns(columns: Mapping[str, Any], schema: Schema, topic: str) -> Table:
+    types = {c.name: arrow_type(c.type) for c in schema.columns} | {PRODUCED_AT: TIMESTAMP}
+    unknown = [name for name in columns if name not in types]
+    if unknown:
+        _raise_columns(topic, schema, unknown=unknown, missing=[])
+    arrays = {
+        name: values if hasattr(values, "__arrow_c_array__") else _column(list(values), name, types[name])
+        for name, values in columns.items()
+    }
+    lengths = {len(values) for values in arrays.values()}
+    if len(lengths) > 1:
+        raise SchemaError(f"The columns for topic {topic!r} differ in length: {sorted(lengths)}.")
+    return Table.from_pydict(arrays)
+
+
+def _from_rows(rows: Sequence[Mapping[str, Any]], schema: Schema, topic: str) -> Table:
+    names = [*schema.names]
+    known = {*names, PRODUCED_AT}
+    for number, row in enumerate(rows):
+        if not isinstance(row, dict):
+            raise MessageError(f"Row {number} is {type(row).__name__}, not a mapping of column to value.")
+        if not row.keys() <= known:
+            _raise_columns(topic, schema, unknown=sorted(row.keys() - known), missing=[])
+    if any(PRODUCED_AT in row for row in rows):
+        names.append(PRODUCED_AT)
+    types = {c.name: arrow_type(c.type) for c in schema.columns} | {PRODUCED_AT: TIMESTAMP}
+    return Table.from_pydict({name: _column([row.get(name) for row in rows], name, types[name]) for name in names})
+
+
+def _column(values: list[Any], name: str, want: DataType) -> Array:
+    """Python values as a column; the slow path for a value that does not fit says which one it is."""
+    try:
+        return _array(values, want)
+    except Exception:
+        for number, value in enumerate(values):
+            try:
+                _array([value], want)
+            except Exception:
+                text = repr(value)
+                raise MessageError(
+                    f"Row {number}: column {name!r} is {_type_name(want)}, "
+                    f"but the value is {text if len(text) <= 60 else text[:60] + '...'}."
+                ) from None
+        raise
+
+
+def _array(values: list[Any], want: DataType) -> Array:
+    if DataType.is_timestamp(want):
+        return Array([_to_us(v) for v in values], type=DataType.int64()).cast(want)
+    if DataType.is_date(want):
+        days = [None if v is None else (_to_date(v) - date(1970, 1, 1)).days for v in values]
+        return Array(days, type=DataType.int32()).cast(want)
+    if DataType.is_decimal(want):
+        texts = [None if v is None else _to_decimal(v) for v in values]
+        result = Array(texts, type=DataType.string()).cast(want)
+        if result.null_count != sum(v is None for v in values):
+            raise ValueError("does not fit")
+        return result
+    if DataType.is_binary(want):
+        return Array([base64.b64decode(v, validate=True) if isinstance(v, str) else v for v in values], type=want)
+    if DataType.is_boolean(want) and not all(v is None or isinstance(v, bool) for v in values):
+        raise ValueError("not a boolean")
+    if DataType.is_numeric(want) and any(isinstance(v, bool) for v in values):
+        raise ValueError("a boolean is not a number")
+    return Array(values, type=want)
+
+
+def _to_us(value: Any) -> int | None:
+    if value is None:
+        return None
+    instant = datetime.fromisoformat(value) if isinstance(value, str) else value
+    if not isinstance(instant, datetime) or instant.tzinfo is None:
+        raise ValueError("not an instant with a time zone")
+    return microseconds(instant)
+
+
+def _to_date(value: Any) -> date:
+    return date.fromisoformat(value) if isinstance(value, str) else cast("date", value)
+
+
+def _to_decimal(value: Any) -> str:
+    if isinstance(value, bool | float):
+        raise ValueError("not exact")
+    return f"{Decimal(value):f}"
+
+
+def rows_as_json(table: Table) -> list[str]:
+    """Each row as JSON text: instants as ISO 8601, bytes as base64, decimals as text."""
+    names = table.column_names
+    columns = [table.column(i).to_pylist() for i in range(table.num_columns)]
+    return [
+        json.dumps(dict(zip(names, row, strict=True)), default=json_value, ensure_ascii=False)
+        for row in zip(*columns, strict=True)
+    ]
+
+
+def json_value(value: Any) -> str:
+    """What JSON has no type for, as text."""
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return str(value)
