@@ -49,15 +49,19 @@ def create_topic(
     wanted = schema.to_delta()
     for number in range(partitions - 1, -1, -1):
         log = DeltaLog(store, partition_table(topic, number), clock=clock)
-        found = log.create(schema_string=wanted, configuration={PARTITIONS_KEY: str(partitions)}, exist_ok=True)
+        fresh = False
+        try:
+            found = log.create(schema_string=wanted, configuration={PARTITIONS_KEY: str(partitions)})
+            fresh = True
+        except TopicExists:
+            found = log.state.metadata
         have = int(found.configuration.get(PARTITIONS_KEY, "1"))
         there = Schema.from_delta(found.schema_string)
         if there != schema:
             raise TopicExists(f"Topic {topic!r} exists with the schema '{there}', not '{schema}'. Choose another name.")
         if have != partitions:
             raise TopicExists(f"Topic {topic!r} exists with {have} partitions, not {partitions}. Choose another name.")
-        created = log.state.version == log.state.metadata.first_version and not log.state.txns
-        if number == 0 and not exist_ok and not created:
+        if number == 0 and not exist_ok and not fresh:
             raise TopicExists(f"Topic {topic!r} exists already.")
     return describe_topic(store, topic, clock=clock)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
@@ -92,6 +92,7 @@ class Tail:
         self._check_at = float("-inf")
         # Some writers add a file twice after a lost answer; a tailer would deliver it twice.
         self._delivered: OrderedDict[str, None] = OrderedDict()
+        self._marked = 0  # how many paths were ever put into it
 
     def take(self, limit: int) -> list[Entry]:
         """The next entries that are there now, at most ``limit``, each delivered once.
@@ -120,9 +121,21 @@ class Tail:
         fresh = [add for add in entry.messages if add.path not in self._delivered]
         for add in fresh:
             self._delivered[add.path] = None
+        self._marked += len(fresh)
         while len(self._delivered) > REMEMBERED_PATHS:
             self._delivered.popitem(last=False)
         return fresh
+
+    def mark(self) -> tuple[int, int]:
+        """The place to give to ``rewind``."""
+        return self.version, self._marked
+
+    def rewind(self, mark: tuple[int, int]) -> None:
+        """Takes back what was delivered since ``mark``, and only that: what was delivered before stays remembered."""
+        self.version, marked = mark
+        for _ in range(min(self._marked - marked, len(self._delivered))):
+            self._delivered.popitem()
+        self._marked = marked
 
     def is_fresh(self, entry: Entry) -> bool:
         """Whether the entry was committed just now, by the writer's clock."""
@@ -156,7 +169,9 @@ def resolve_start(log: DeltaLog, start: Start) -> Offset:
     if isinstance(start, datetime):
         return Offset(log.version_at(records.microseconds(start)))
     earliest, end = log.earliest(), log.head() + 1
-    if start.version > end or start.version < min(earliest, log.state.metadata.first_version):
+    first = log.state.metadata.first_version
+    # The entry that creates the table holds no messages, but is a place to start as long as nothing is missing.
+    if start.version > end or start.version < (first if earliest == first + 1 else earliest):
         raise OffsetOutOfRange(
             f"Offset {start} of {log.uri} does not exist; it holds {earliest}:0 up to {end}:0 (exclusive).",
             earliest=Offset(earliest),
@@ -206,9 +221,12 @@ class Consumer:
                 log = DeltaLog(self._store, partition_table(topic, number), clock=clock)
                 offset = resolve_start(log, start)
                 self._parts.append(_Part(topic, number, Tail(log, offset.version, clock=clock), offset.index))
+        if not self._parts:
+            raise ConfigError("A consumer needs at least one topic and one partition.")
         # Not the pool of the reads: a task there must not wait for another one.
         self._pool = ThreadPoolExecutor(min(len(self._parts), 16) or 1, thread_name_prefix="brokerless-poll")
         self._last_message = clock.monotonic()
+        self._wait_s = POLL_S
         self._stopped = threading.Event()
 
     def poll(self, max_wait_s: float = 1.0) -> list[Batch]:
@@ -221,23 +239,23 @@ class Consumer:
             TopicDeleted: a topic was deleted, or deleted and created again.
         """
         deadline = self._clock.monotonic() + max_wait_s
-        wait = POLL_S
         while True:
             batches = self._take()
             now = self._clock.monotonic()
             if batches:
-                self._last_message = now
+                self._last_message, self._wait_s = now, POLL_S
                 return batches
             if now >= deadline or self._stopped.is_set():
                 return []
             if now - self._last_message > FLOWING_S:
-                wait = min(wait * 2, self._idle_max_s)
-            self._clock.sleep(min(wait, deadline - now))
+                # Kept from poll to poll: an idle reader that polls in short turns must become slow, too.
+                self._wait_s = min(self._wait_s * 2, self._idle_max_s)
+            self._clock.sleep(min(self._wait_s, deadline - now))
 
     def __iter__(self) -> Iterator[Batch]:
         """Batches for ever, until ``close`` (from another thread or a signal handler)."""
         while not self._stopped.is_set():
-            yield from self.poll()
+            yield from self.poll(max(1.0, self._idle_max_s))
 
     def seek(self, start: Start, *, topic: str | None = None, partition: int | None = None) -> None:
         """Moves the position, of all partitions or of some.
@@ -271,21 +289,23 @@ class Consumer:
     def _take(self) -> list[Batch]:
         # Partitions take turns in being first, and each gives at most its share of the bytes.
         self._parts.append(self._parts.pop(0))
-        starts = [(part.tail.version, part.skip) for part in self._parts]
+        starts = [(part.tail.mark(), part.skip) for part in self._parts]
         taken: list[_Taken] = []
         try:
             share = self._batch_bytes // len(self._parts)
             if len(self._parts) == 1:
                 taken = self._parts[0].take(share)
             else:
-                for found in self._pool.map(lambda part: part.take(share), self._parts):
-                    taken.extend(found)
+                futures = [self._pool.submit(part.take, share) for part in self._parts]
+                # All must have ended before any error is raised: a straggler would move a position that was rewound.
+                wait(futures)
+                for future in futures:
+                    taken.extend(future.result())
             return [batch for batch in self._fetch(taken) if batch.data.num_rows]
         except Exception:
-            for part, (version, skip) in zip(self._parts, starts, strict=True):
-                if part.tail.version != version:
-                    part.tail.seek(version)
-                    part.skip = skip
+            for part, (mark, skip) in zip(self._parts, starts, strict=True):
+                part.tail.rewind(mark)
+                part.skip = skip
             raise
 
     def _fetch(self, taken: Sequence[_Taken]) -> Iterator[Batch]:

@@ -115,7 +115,8 @@ def parse_entry(version: int, data: bytes, *, table: str) -> Entry:
     metadata: Metadata | None = None
     protocol: Protocol | None = None
     try:
-        for line in data.decode().splitlines():
+        # Not splitlines(): it also cuts at U+2028 and the like, which JSON text may hold as they are.
+        for line in data.split(b"\n"):
             if not line.strip():
                 continue
             for kind, action in json.loads(line).items():
@@ -188,6 +189,10 @@ def check_supported(protocol: Protocol, metadata: Metadata, *, table: str) -> No
         features |= set(protocol.reader_features) or {f"reader version {protocol.reader}"}
     elif protocol.reader == 2:
         features.add("columnMapping")
+    if protocol.reader > 3:
+        features.add(f"reader version {protocol.reader}")
+    if protocol.writer > 7:
+        features.add(f"writer version {protocol.writer}")
     if protocol.writer >= 7:
         features |= set(protocol.writer_features)
     else:

@@ -11,8 +11,11 @@ Invariants:
 3. Nothing is guessed. At the deadline ``CommitUnknown`` says what to look for later; ``NotCommitted`` is raised only
    when every version that was tried is taken by others.
 4. Nobody commits into the past. Log clean-up frees old names, and a conditional PUT to one of them would succeed and
-   be seen by nobody. Clean-up removes only entries that are older than the log retention (an hour at least), so a
-   writer that has seen the head within the last minute is safe; one that slept longer compares the checkpoint hint.
+   be seen by nobody. Clean-up removes only entries that are older than the log retention (an hour at least) and lie
+   below the checkpoint hint. So who finds the next name free *and then* a hint that is not beyond it has seen the
+   head, and nobody can clean up what is written there for an hour. A writer trusts that for a minute; later it looks
+   again before it writes. One that slept between looking and writing finds out after the write, by the hint, and
+   asks the checkpoint whether it holds its files: no entry that others may have read is ever taken back.
 
 Offsets: an entry's messages are the rows of its added files with ``dataChange``, in log order.
 """
@@ -46,6 +49,7 @@ from brokerless.entries import (
 )
 from brokerless.errors import (
     CommitUnknown,
+    ConfigError,
     NotCommitted,
     OffsetOutOfRange,
     StoreError,
@@ -67,6 +71,7 @@ DEADLINE_S: Final = 30.0
 FRESH_S: Final = 60.0
 """For so long what a writer knows about the head is trusted; far below the shortest log retention (invariant 4)."""
 
+_EPOCH: Final = "/epoch"
 _WINDOW: Final = 16  # entries read at once when catching up; more would only queue in the connection pool
 
 
@@ -108,6 +113,8 @@ class TableState:
     timestamp_ms: int = 0
     files: dict[str, Add] = field(default_factory=dict)
     """Live files; filled only when asked for."""
+    tombstones: dict[str, int] = field(default_factory=dict)
+    """Removed files and when (epoch milliseconds), as far as the log still knows them; filled with ``files``."""
 
 
 class DeltaLog:
@@ -166,12 +173,17 @@ class DeltaLog:
         """
         with self._lock:
             if self._state is None:
-                state = self.load()
+                while True:
+                    looked = self._now()
+                    state = self.load()
+                    # Clean-up may have run between the reads, and then "absent" was not the head (invariant 4).
+                    if (self.checkpoint_version() or 0) <= state.version:
+                        break
                 check_supported(state.protocol, state.metadata, table=self.uri)
                 if state.metadata.deleted:
                     raise TopicDeleted(f"{self.uri} was deleted. Create it again with 'brokerless topics create'.")
                 self._state = state
-                self._confirm()
+                self._confirmed = looked
             return self._state
 
     def refresh(self) -> TableState:
@@ -184,7 +196,6 @@ class DeltaLog:
             self._catch_up_if_stale()
             for entry in self.read_from(self.state.version + 1):
                 self._absorb(entry)
-            self._confirm()
             return self.state
 
     def load(self, *, with_files: bool = False) -> TableState:
@@ -210,12 +221,13 @@ class DeltaLog:
 
     def txn(self, app_id: str) -> int | None:
         """The version that the last txn of this application id recorded, as far as the log has been read."""
-        return self.state.txns.get(app_id)
+        version = self.state.txns.get(app_id)
+        return None if version is None or version < 0 else version  # -1: forgotten, see ``create``
 
     def head(self) -> int:
         """The last entry's version: probes from what is known, without a listing and without reading entries."""
-        low = self._state.version if self._state else self.checkpoint_version()
-        if low is None:
+        low = self.checkpoint_version() if self._state is None or self._is_stale() else None
+        if low is None or (self._state and self._state.version > low):
             low = self.state.version
         step = 1
         while self.store.exists(self.entry_path(low + step)):
@@ -231,7 +243,9 @@ class DeltaLog:
 
         The entry that creates a table holds no messages, so on a log without clean-up this is the one after it.
         """
-        state = self.state
+        with self._lock:
+            self._catch_up_if_stale()
+            state = self.state
         first = state.metadata.first_version + 1
         if state.version < first or self.store.exists(self.entry_path(first)):
             return first
@@ -328,12 +342,13 @@ class DeltaLog:
         Raises:
             TopicExists: the table is there (unless ``exist_ok``, which returns its metadata as it is).
         """
-        timestamp = self._clock.time_us() // 1000
         while True:
+            looked = self._now()
             try:
                 state = self.load()
             except TopicNotFound:
                 state = None
+            timestamp = max(self._clock.time_us() // 1000, state.timestamp_ms if state else 0)
             if state and not state.metadata.deleted:
                 if exist_ok:
                     return state.metadata
@@ -344,20 +359,25 @@ class DeltaLog:
                 wanted = replace(wanted, configuration={**configuration, FIRST_VERSION_KEY: str(version)})
             wanted = replace(wanted, created_ms=timestamp)
             protocol = Protocol(1, 2)
+            # Progress belongs to messages that are gone: a producer that sent sequence 7 to the old topic must be able
+            # to send it to the new one. A log cannot forget a txn, but set it back. Epochs go on: they only fence.
+            forgotten = dict.fromkeys((a for a in (state.txns if state else {}) if not a.endswith(_EPOCH)), -1)
             commit_id = self._clock.uuid()
             body = build_entry(
                 commit_id=commit_id,
                 timestamp_ms=timestamp,
                 operation="CREATE TABLE",
                 engine=ENGINE,
+                txns=forgotten,
                 metadata=wanted,
                 protocol=None if version else protocol,
             )
             entry, _ = self._put_entry(version, body, commit_id, deadline=self._clock.monotonic() + DEADLINE_S)
             if entry is None:
                 with self._lock:
-                    txns = dict(state.txns) if state else {}
+                    txns = {**state.txns, **forgotten} if state else {}
                     self._state = TableState(version, wanted, state.protocol if state else protocol, txns, timestamp)
+                    self._confirmed = looked
                 return wanted
 
     def delete(self) -> None:
@@ -415,21 +435,22 @@ class DeltaLog:
                     adds=adds,
                     txns=txns,
                 )
+                looked = self._now()
                 rival, tries = self._put_entry(version, body, commit_id, deadline=deadline)
                 attempts += tries
                 if rival is None:
-                    if self._is_stale() and (self.checkpoint_version() or -1) >= version:
-                        # Invariant 4: we slept between looking and writing, and this name had been cleaned up.
-                        self.store.delete([self.entry_path(version)])
+                    if self._is_stale() and self._is_past(version, adds, commit_id):
+                        if adds:
+                            self.store.delete([self.entry_path(version)])
                         state = self._reload()
                         self._check_txns(txns, expect or {})
                         continue
                     state.version, state.timestamp_ms = version, timestamp
                     state.txns.update(txns)
-                    self._confirm()
+                    self._confirmed = looked
                     return Commit(version, timestamp, attempts)
                 self._absorb(rival)
-                self._check_rival(rival, txns)
+                self._check_rival(rival, txns, expect or {})
                 conflicts += 1
                 if self._clock.monotonic() >= deadline:
                     raise NotCommitted(
@@ -439,8 +460,7 @@ class DeltaLog:
                 # Others committed since we last looked: catch up with all of them before the next try.
                 for entry in self.read_from(state.version + 1):
                     self._absorb(entry)
-                    self._check_rival(entry, txns)
-                self._confirm()
+                    self._check_rival(entry, txns, expect or {})
                 if conflicts > 1:
                     self._clock.backoff(conflicts, base_s=0.005, cap_s=0.25)
 
@@ -457,8 +477,9 @@ class DeltaLog:
                     return None, attempt
                 doubt = True  # 409 and 412 too: a proxy or a retry below us may have met our own first try
                 entry = self.read(version)
-            except StoreError as error:
-                # The store refused or failed while the fate of this entry is open: that is not "failed".
+            except (StoreError, ConfigError) as error:
+                # The store refused or failed (credentials expire, too) while the fate of this entry is open: that is
+                # not "failed", and the caller must not remove the file that the entry may name.
                 if doubt:
                     raise self._unknown(version, commit_id, error) from error
                 if attempt == 0:
@@ -481,8 +502,8 @@ class DeltaLog:
             commit_id=commit_id,
         )
 
-    def _confirm(self) -> None:
-        self._confirmed = (self._clock.monotonic(), self._clock.time_us())
+    def _now(self) -> tuple[float, int]:
+        return self._clock.monotonic(), self._clock.time_us()
 
     def _is_stale(self) -> bool:
         monotonic, wall_us = self._confirmed
@@ -491,9 +512,37 @@ class DeltaLog:
         return elapsed > FRESH_S
 
     def _catch_up_if_stale(self) -> None:
+        """Sees the head again (invariant 4): first that the next name is free, then that it never was taken."""
         state = self.state
-        if self._is_stale() and (self.checkpoint_version() or -1) > state.version:
-            self._reload()
+        while self._is_stale():
+            looked = self._now()
+            entry = self.read(state.version + 1)
+            checkpoint = self.checkpoint_version()
+            if checkpoint is not None and checkpoint > state.version:
+                state = self._reload()
+            elif entry is None:
+                self._confirmed = looked
+            else:
+                for following in self.read_from(state.version + 1):
+                    self._absorb(following)
+
+    def _is_past(self, version: int, adds: Sequence[Add], commit_id: str) -> bool:
+        """Whether an entry that we just wrote, after a long sleep, took a name that clean-up had freed.
+
+        Without files there is nothing to tell it by. Then the answer is yes, and the caller writes it again: txns
+        alone do no harm twice.
+
+        Raises:
+            CommitUnknown: the store failed us before we knew.
+        """
+        try:
+            checkpoint = self.checkpoint_version()
+            if checkpoint is None or checkpoint < version:
+                return False  # clean-up never reached this far
+            known = self.load(with_files=True)
+        except StoreError as error:
+            raise self._unknown(version, commit_id, error) from error
+        return not any(add.path in known.files or add.path in known.tombstones for add in adds)
 
     def _reload(self) -> TableState:
         """Reads the state anew; the table must still be the one that this handle was opened on."""
@@ -514,15 +563,15 @@ class DeltaLog:
                 nothing = Entry(self.state.version, 0, None, "", (), (), {}, None, None)
                 raise TxnAdvanced(app_id, known[app_id], nothing, ours=True)
 
-    def _check_rival(self, entry: Entry, txns: Mapping[str, int]) -> None:
+    def _check_rival(self, entry: Entry, txns: Mapping[str, int], expect: Mapping[str, int]) -> None:
         ours = entry.commit_id in self._unresolved
+        for app_id, version in expect.items():
+            if entry.txns.get(app_id, version) != version:
+                raise TxnAdvanced(app_id, entry.txns[app_id], entry, ours=False)
         for app_id, version in txns.items():
             found = entry.txns.get(app_id)
             if found is not None and (not ours or found >= version):
                 raise TxnAdvanced(app_id, found, entry, ours=ours)
-            taken = entry.txns.get(epoch_of(app_id))
-            if taken is not None and not ours:
-                raise TxnAdvanced(epoch_of(app_id), taken, entry, ours=False)
 
     def _absorb(self, entry: Entry) -> None:
         """Moves the state past an entry, or refuses it by name and leaves the state before it."""
@@ -561,6 +610,9 @@ class DeltaLog:
             state.files.update({add.path: add for add in entry.adds})
             for path in entry.removes:
                 state.files.pop(path, None)
+                state.tombstones[path] = entry.timestamp_ms
+            for add in entry.adds:
+                state.tombstones.pop(add.path, None)
         return state
 
     def _load_checkpoint(self, with_files: bool) -> tuple[TableState | None, int]:
@@ -593,9 +645,10 @@ class DeltaLog:
         state: dict[str, Any] = {}
         txns: dict[str, int] = {}
         files: dict[str, Add] = {}
+        tombstones: dict[str, int] = {}
         for data in parts:
             table = records.decode(data)
-            for kind in ("metaData", "protocol", "txn", *(("add",) if with_files else ())):
+            for kind in ("metaData", "protocol", "txn", *(("add", "remove") if with_files else ())):
                 if kind not in table.column_names:
                     continue
                 for row in table.column(kind).to_pylist():
@@ -604,14 +657,17 @@ class DeltaLog:
                     if kind == "txn":
                         txns[row["appId"]] = row["version"]
                     elif kind == "add":
-                        files[unquote(row["path"])] = Add(unquote(row["path"]), row["size"], None, row["modificationTime"] or 0)
+                        path = unquote(row["path"])
+                        files[path] = Add(path, row["size"], None, row["modificationTime"] or 0)
+                    elif kind == "remove":
+                        tombstones[unquote(row["path"])] = row.get("deletionTimestamp") or 0
                     else:
                         state[kind] = row
         try:
             metadata, protocol = metadata_of(state["metaData"]), protocol_of(state["protocol"])
         except KeyError as error:
             raise StoreError(f"{self.uri}: checkpoint {version} lacks {error}; it is damaged or of version 2.") from None
-        return TableState(version, metadata, protocol, txns, files=files)
+        return TableState(version, metadata, protocol, txns, files=files, tombstones=tombstones)
 
 
 def read_pool() -> ThreadPoolExecutor:
@@ -626,4 +682,4 @@ def _pool(pid: int) -> ThreadPoolExecutor:
 
 def epoch_of(app_id: str) -> str:
     """The application id whose txn counts the owners of ``app_id``."""
-    return f"{app_id}/epoch"
+    return app_id + _EPOCH

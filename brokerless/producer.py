@@ -18,7 +18,7 @@ import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from arro3.core import Array, DataType, RecordBatch, Table
 
@@ -55,6 +55,10 @@ if TYPE_CHECKING:
 
 MAX_COMMIT_ROWS: Final = 1_000_000
 """A commit is never split by a reader, so its size bounds the smallest batch that every reader must hold."""
+
+
+UPLOAD_VALID_S: Final = 600.0
+"""An object that waited longer for its commit is uploaded again; far below maintenance's grace time for orphans."""
 
 
 class Producer:
@@ -128,7 +132,9 @@ class Producer:
         """
         if sequence is not None and (self._writers[0].producer_id is None or sequence < 0):
             raise ConfigError("A sequence needs a producer with a producer_id, and is 0 or more.")
-        call = self._prepare(messages)
+        if self._buffer.closed:
+            raise BrokerlessError("The producer is closed.")
+        call = self._prepare(messages, sequence)
         if call.table.num_rows == 0:
             return ()
         self._commit([call], sequence)
@@ -192,13 +198,15 @@ class Producer:
     ) -> None:
         self.close()
 
-    def _prepare(self, messages: Messages) -> _Call:
+    def _prepare(self, messages: Messages, sequence: int | None = None) -> _Call:
         table = records.to_table(messages, self.schema, topic=self.topic, produced_at_us=self._clock.time_us())
         if table.num_rows > MAX_COMMIT_ROWS:
             raise UsageError(f"{table.num_rows} messages in one call; send at most {MAX_COMMIT_ROWS} at a time.")
         if self._key is None or self.partitions == 1:
-            return _Call(table, {None: (table, range(table.num_rows))})
-        return _Call(table, _split(table, self._key, self.partitions, self._turn))
+            return _Call(table, {None: (table, range(table.num_rows))}, at=self._clock.monotonic())
+        # Rows without a key: an exact resend must cut them as the first time, or it loses or repeats them.
+        spare = self._turn() if sequence is None else sequence % self.partitions
+        return _Call(table, _split(table, self._key, self.partitions, spare), at=self._clock.monotonic())
 
     def _turn(self) -> int:
         self._next = (self._next + 1) % self.partitions
@@ -209,6 +217,10 @@ class Producer:
             if calls:
                 try:
                     self._commit(calls, None)
+                except Exception as error:  # a defect: the callers must hear of it, and the thread must live on
+                    for call in calls:
+                        if not call.future.done():
+                            call.future.set_exception(error)
                 finally:
                     self._buffer.done(calls)
 
@@ -254,6 +266,12 @@ class _Call:
     acks: list[Ack] = field(default_factory=list)
     failed: list[int] = field(default_factory=list)
     errors: list[BrokerlessError] = field(default_factory=list)
+    at: float = 0.0
+    """When it was taken, on the monotonic clock."""
+
+    def __post_init__(self) -> None:
+        # What is buffered cannot be called back; a cancelled future would break the sender when it is settled.
+        self.future.set_running_or_notify_cancel()
 
     @property
     def nbytes(self) -> int:
@@ -318,14 +336,15 @@ class _PartitionWriter:
         path = f"{self._table}/{name}"
         table = tables[0] if len(tables) == 1 else _concat(tables)
         data = records.encode(table)
+        uploaded_us = self._clock.time_us()
         self._store.put(path, data)
-        add = Add(name, len(data), table.num_rows, self._clock.time_us() // 1000)
+        add = Add(name, len(data), table.num_rows, uploaded_us // 1000)
         try:
-            return self._log.append([add], txns, expect=expect, deadline_s=timeout_s).version, False
+            version = self._log.append([add], txns, expect=expect, deadline_s=timeout_s).version
         except TxnAdvanced as error:
             self._forget(path)
             if error.ours:
-                return error.entry.version, True
+                return (-1 if error.entry.commit_id is None else error.entry.version), True
             raise ProducerFenced(
                 f"Another producer with the id {self.producer_id!r} took over {self._table!r} ({error}); "
                 "this one writes nothing more. Give each producer its own id."
@@ -333,6 +352,10 @@ class _PartitionWriter:
         except (NotCommitted, TopicDeleted, UsageError):
             self._forget(path)
             raise
+        if self._clock.time_us() - uploaded_us > UPLOAD_VALID_S * 1e6:
+            # We slept between upload and commit, so long that maintenance may have taken the object for an orphan.
+            self._store.put(path, data)
+        return version, False
 
     def _own(self) -> None:
         if self._epoch is None and self.producer_id is not None:
@@ -350,21 +373,20 @@ class _Buffer:
     def __init__(self, linger_s: float, batch_rows: int, batch_bytes: int, buffer_bytes: int) -> None:
         self._linger_s, self._rows, self._bytes, self._limit = linger_s, batch_rows, batch_bytes, buffer_bytes
         self._calls: deque[_Call] = deque()
-        self._first_at: float | None = None
         self._held = 0  # bytes waiting or being committed
         self._waiting_rows = self._waiting_bytes = 0
-        self._unsettled = 0
-        self._flushing = False
-        self._closed = False
+        self._taken_in = self._settled = 0  # calls, ever; they are settled in their order
+        self._flushing = 0
+        self.closed = False
         self._change = threading.Condition()
 
     def put(self, call: _Call, max_block_s: float) -> None:
         with self._change:
             # A call larger than the whole buffer passes when it is alone.
             fits = self._change.wait_for(
-                lambda: self._closed or not self._held or self._held + call.nbytes <= self._limit, max_block_s
+                lambda: self.closed or not self._held or self._held + call.nbytes <= self._limit, max_block_s
             )
-            if self._closed:
+            if self.closed:
                 raise BrokerlessError("The producer is closed.")
             if not fits:
                 raise BufferFull(
@@ -375,18 +397,17 @@ class _Buffer:
             self._held += call.nbytes
             self._waiting_rows += call.table.num_rows
             self._waiting_bytes += call.nbytes
-            self._unsettled += 1
+            self._taken_in += 1
             self._change.notify_all()
 
     def take(self, clock: Clock) -> list[_Call] | None:
         """The next batch; an empty list if there is none yet, None when closed and empty."""
         with self._change:
-            self._change.wait_for(lambda: self._calls or self._closed)
+            self._change.wait_for(lambda: self._calls or self.closed)
             if not self._calls:
                 return None
-            first_at = clock.monotonic()
-            while not (self._closed or self._flushing or self._full()):
-                left = first_at + self._linger_s - clock.monotonic()
+            while not (self.closed or self._flushing or self._full()):
+                left = self._calls[0].at + self._linger_s - clock.monotonic()
                 if left <= 0:
                     break
                 self._change.wait(left)
@@ -408,21 +429,22 @@ class _Buffer:
     def done(self, calls: Sequence[_Call]) -> None:
         with self._change:
             self._held -= sum(call.nbytes for call in calls)
-            self._unsettled -= len(calls)
+            self._settled += len(calls)
             self._change.notify_all()
 
     def flush(self, timeout_s: float | None) -> bool:
         with self._change:
-            self._flushing = True
+            self._flushing += 1
+            until = self._taken_in  # not "until empty": others may go on enqueueing for ever
             self._change.notify_all()
             try:
-                return self._change.wait_for(lambda: not self._unsettled, timeout_s)
+                return self._change.wait_for(lambda: self._settled >= until, timeout_s)
             finally:
-                self._flushing = False
+                self._flushing -= 1
 
     def close(self) -> None:
         with self._change:
-            self._closed = True
+            self.closed = True
             self._change.notify_all()
 
 
@@ -438,14 +460,13 @@ def _key_column(names: Sequence[str], key: str, topic: str) -> str:
 
 
 def _split(
-    table: Table, key: str, partitions: int, turn: Any
+    table: Table, key: str, partitions: int, spare: int
 ) -> dict[int | None, tuple[Table, Sequence[int]]]:  # fmt: skip
-    """Cuts a table by the key's partition, in order; rows with a null key go to partitions in turn, as in Kafka."""
+    """Cuts a table by the key's partition, in order; rows with a null key go to the partition ``spare``."""
     column = table.column(key)
     kind = column.type
     if not (DataType.is_string(kind) or DataType.is_binary(kind) or DataType.is_integer(kind)):
         raise SchemaError(f"Column {key!r} cannot be a key: use a string, binary or integer column.")
-    spare = turn()
     rows: dict[int, list[int]] = {}
     for number, value in enumerate(column.to_pylist()):
         rows.setdefault(spare if value is None else partition_of(value, partitions), []).append(number)

@@ -64,8 +64,7 @@ class Settings:
     def __post_init__(self) -> None:
         object.__setattr__(self, "root", check_root(self.root))
         if self.endpoint is not None:
-            parts = urlsplit(self.endpoint)
-            if parts.scheme not in {"http", "https"} or not parts.hostname:
+            if not _is_http(self.endpoint):
                 raise ConfigError(
                     f"The endpoint {self.endpoint!r} is not a URL; write http://host:port or https://host."
                 )
@@ -154,7 +153,10 @@ def check_root(root: str) -> str:
     Raises:
         ConfigError: not a URL of a store that is supported.
     """
-    parts = urlsplit(root)
+    try:
+        parts = urlsplit(root)
+    except ValueError:
+        parts = urlsplit("")  # a broken IPv6 address; refused like any other text that is no URL
     if parts.scheme not in _SCHEMES or (parts.scheme not in {"file", "memory"} and not parts.netloc):
         raise ConfigError(
             f"The root {root!r} is not a URL of an object store; write s3://bucket/prefix, gs://bucket/prefix, "
@@ -165,6 +167,14 @@ def check_root(root: str) -> str:
     if "@" in parts.netloc and parts.scheme != "abfss":
         raise ConfigError("The root holds credentials; give them by environment variables instead.")
     return root.rstrip("/").replace("s3a://", "s3://", 1)
+
+
+def _is_http(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False  # a port that is no number, a broken IPv6 address
 
 
 def _running_endpoint(state_dir: Path) -> str | None:

@@ -140,7 +140,9 @@ class ObstoreStore:
                 self.requests["LIST"] += 1
                 for item in chunk:
                     yield ObjectInfo(item["path"], item["size"], item["last_modified"].timestamp())
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            if "NoSuchBucket" in str(error):
+                raise self._named(error, "LIST", prefix) from None
             return  # a local folder that is not there
         except Exception as error:
             raise self._named(error, "LIST", prefix) from error

@@ -69,10 +69,10 @@ _MIN_FREE_BYTES: Final = 64 * 1024 * 1024
 _PORT_ATTEMPTS: Final = 4
 
 # The embedded server of a killed parent would otherwise stay for ever. The parent holds the other end of standard
-# input; when it is gone, by whatever way, read() returns.
+# input; when it is gone, by whatever way, the read returns.
 _STOP_WITH_PARENT: Final = """
 import os, sys, threading
-threading.Thread(target=lambda: (sys.stdin.buffer.read(), os._exit(0)), daemon=True).start()
+threading.Thread(target=lambda: (os.read(0, 1), os._exit(0)), daemon=True).start()
 sys.argv[:] = ["ministack"]
 from ministack.app import main
 main()
@@ -805,6 +805,10 @@ def _wait_ready(
 
 
 def _end_child(process: subprocess.Popen[bytes], *, grace_s: float) -> None:
+    # Ends the embedded server at once; by SIGTERM alone it waits a second for idle connections.
+    if process.stdin is not None:
+        with contextlib.suppress(OSError):
+            process.stdin.close()
     # By the Popen object, never by a bare pid: it knows whether the process is still the one it started.
     process.terminate()
     try:
@@ -812,9 +816,6 @@ def _end_child(process: subprocess.Popen[bytes], *, grace_s: float) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    if process.stdin is not None:
-        with contextlib.suppress(OSError):
-            process.stdin.close()
 
 
 def _get(port: int, path: str, *, header: str | None = None) -> str:

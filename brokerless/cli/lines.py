@@ -1,0 +1,180 @@
+"""JSON lines into Arrow tables that fit a topic, checked to the last line before the first message is sent.
+
+"Bad input writes nothing" needs the whole input to be read before anything goes out. So the first pass turns the lines
+into Arrow, chunk by chunk, and keeps that in a spool: in memory while it is small, in the temporary folder (``TMPDIR``)
+beyond. The second pass reads the spool. Memory stays bounded, nothing is parsed twice, and a file that changes in
+between does no harm.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import tempfile
+from typing import IO, TYPE_CHECKING, Any, Final, NoReturn, Self
+
+from arro3.core import Table
+from arro3.io import read_ipc_stream, write_ipc_stream
+
+from brokerless.errors import ConfigError, MessageError, SchemaError, UsageError
+from brokerless.records import to_table
+from brokerless.topics import PRODUCED_AT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import TracebackType
+
+    from brokerless.topics import Schema
+
+MAX_LINE_BYTES: Final = 8 * 2**20
+"""Far above any message that belongs into a stream (1 MB passes), far below what one line may take of the memory."""
+
+CHUNK_ROWS: Final = 10_000
+_CHUNK_BYTES: Final = 4 * 2**20
+_IN_MEMORY_BYTES: Final = 16 * 2**20
+_EXCERPT: Final = 60
+
+
+class Spool:
+    """The messages of an input, checked; a context manager.
+
+    Args:
+        lines: the input, in bytes.
+        source: what to call it in errors.
+        topic: whose messages they are, also for errors.
+        schema: what each line must have.
+        on_progress: called now and then with the number of messages so far.
+
+    Raises:
+        MessageError: a line that is not JSON, not an object, too long, or holds a value of a wrong type.
+        SchemaError: a line with an unknown column, or without one that the topic has (null must be written).
+        ConfigError: no room for the spool.
+    """
+
+    def __init__(
+        self,
+        lines: IO[bytes],
+        *,
+        source: str,
+        topic: str,
+        schema: Schema,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> None:
+        self.rows = 0
+        self._file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES)  # noqa: SIM115  # closed by __exit__
+        self._chunks = 0
+        try:
+            for table in _tables(lines, source, topic, schema):
+                write_ipc_stream(table, self._file)
+                self._chunks += 1
+                self.rows += table.num_rows
+                if on_progress is not None:
+                    on_progress(self.rows)
+        except OSError as error:
+            self._file.close()
+            raise _spool_error(error) from error
+        except BaseException:
+            self._file.close()
+            raise
+
+    def tables(self) -> Iterator[Table]:
+        """The messages, in order, in tables of bounded size; from the beginning at each call."""
+        self._file.seek(0)
+        for _ in range(self._chunks):
+            yield Table.from_arrow(read_ipc_stream(self._file))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+
+def _tables(lines: IO[bytes], source: str, topic: str, schema: Schema) -> Iterator[Table]:
+    rows: list[dict[str, Any]] = []
+    numbers: list[int] = []
+    size = number = 0
+    names = frozenset(schema.names)
+    while line := lines.readline(MAX_LINE_BYTES + 1):
+        number += 1
+        if len(line) > MAX_LINE_BYTES:
+            raise MessageError(
+                f"{source}, line {number} is longer than {MAX_LINE_BYTES} bytes (8 MiB), the limit of one message. "
+                "Put large content into an object of its own and send its address."
+            )
+        if not line.strip():
+            continue
+        rows.append(_parse(line, f"{source}, line {number}", topic, names))
+        numbers.append(number)
+        size += len(line)
+        if len(rows) >= CHUNK_ROWS or size >= _CHUNK_BYTES:
+            yield _table(rows, numbers, source, topic, schema)
+            rows, numbers, size = [], [], 0
+    if rows:
+        yield _table(rows, numbers, source, topic, schema)
+
+
+def _parse(line: bytes, place: str, topic: str, names: frozenset[str]) -> dict[str, Any]:
+    try:
+        row = json.loads(line, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        reason = f"{error.msg}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
+        raise MessageError(
+            f"{place} is not JSON ({reason}): {_excerpt(line)}. Write one JSON object a line, such as "
+            f"{json.dumps(dict.fromkeys(sorted(names), '...'))}."
+        ) from None
+    if not isinstance(row, dict):
+        raise MessageError(
+            f"{place} is not a JSON object: {_excerpt(line)}. Write one object a line, with the topic's columns "
+            f"{', '.join(sorted(names))}."
+        )
+    if unknown := row.keys() - names - {PRODUCED_AT}:
+        raise SchemaError(
+            f"{place}: topic {topic!r} has no column {', '.join(map(repr, sorted(unknown)))}; it has "
+            f"{', '.join(sorted(names))}. Leave it out, or create a topic with it."
+        )
+    if missing := names - row.keys():
+        raise SchemaError(
+            f"{place} lacks the column {', '.join(map(repr, sorted(missing)))} of topic {topic!r}. "
+            "Add it, with null for no value."
+        )
+    return row
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON value")
+
+
+def _excerpt(line: bytes) -> str:
+    text = line.strip()[: _EXCERPT + 1].decode("utf-8", "backslashreplace")
+    return repr(text if len(text) <= _EXCERPT else text[:_EXCERPT] + "...")
+
+
+def _table(rows: list[dict[str, Any]], numbers: list[int], source: str, topic: str, schema: Schema) -> Table:
+    try:
+        table = to_table(rows, schema, topic=topic, produced_at_us=0)
+    except UsageError:
+        # Rare, so it may be slow: one by one, to learn which line it is.
+        for row, number in zip(rows, numbers, strict=True):
+            try:
+                to_table([row], schema, topic=topic, produced_at_us=0)
+            except UsageError as error:
+                text = str(error).removeprefix("Row 0: ")
+                raise MessageError(f"{source}, line {number}: {text.rstrip('.')}. Correct the value.") from None
+        raise
+    if any(PRODUCED_AT in row for row in rows):
+        return table
+    # The producer stamps the time when it takes the messages, not when they were checked.
+    return table.select(list(schema.names))
+
+
+def _spool_error(error: OSError) -> UsageError | OSError:
+    if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
+        return error
+    return ConfigError(
+        f"The temporary folder {tempfile.gettempdir()} is full ({error.strerror}); the input is kept there until it "
+        "is checked. Make room, set TMPDIR to a folder on another disk, or send the input in parts. "
+        "Nothing was written to the topic."
+    )

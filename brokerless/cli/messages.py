@@ -1,0 +1,371 @@
+"""``brokerless produce``, ``tail`` and ``export``."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from brokerless.cli.app import JsonOption, ProfileOption, RootOption, common, connect, examples
+from brokerless.cli.output import Progress, print_json, print_table, printable, say
+from brokerless.errors import BrokerlessError, ConfigError, DeliveryFailed
+from brokerless.offsets import parse_start
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from concurrent.futures import Future
+
+    from arro3.core import Table
+
+    from brokerless.consumer import Batch
+    from brokerless.offsets import Ack
+    from brokerless.producer import Producer
+
+Format = Literal["table", "jsonl", "csv"]
+
+TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.", show_default=False)]
+
+_FROM_HELP = (
+    "Where to begin: beginning, latest, an offset such as 12:3 (of every partition that is read), or a time with a UTC "
+    "offset such as 2026-11-21T09:00:00+00:00."
+)
+_CELL = 40  # columns of a terminal that one cell of a streaming table may take
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the verbs to the command."""
+    app.command(
+        epilog=examples(
+            "echo '{\"date\": \"2024-08-23 04:52:13.066217 -0400\", \"message\": \"0\"}' | brokerless produce timezone1",
+            "brokerless produce clicks --file clicks.jsonl --key user",
+        )
+    )(produce)
+    app.command(
+        epilog=examples(
+            "brokerless tail timezone_unified",
+            "brokerless tail timezone_unified --from beginning --once --format csv",
+            "brokerless tail timezone_unified.dead_letters --from beginning --once",
+            "brokerless tail clicks --from 2026-11-21T09:00:00+00:00 --offsets --max 10",
+        )
+    )(tail)
+    app.command(
+        epilog=examples(
+            "brokerless export timezone_unified results.csv --expect 10 --timeout 60",
+            "brokerless export clicks clicks.parquet --once",
+        )
+    )(export)
+
+
+def produce(
+    ctx: typer.Context,
+    topic: TopicName,
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", "-f", metavar="FILE", help="JSON lines to send; standard input otherwise, or for '-'."),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", metavar="COLUMN", help="The column that decides the partition; in turn otherwise."),
+    ] = None,
+    producer_id: Annotated[
+        str | None,
+        typer.Option("--producer-id", metavar="ID", help="A lasting name: an older producer that has it is stopped."),
+    ] = None,
+    profile: ProfileOption = None,
+    root: RootOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Send messages, one JSON object a line, each with all the topic's columns.
+
+    The whole input is checked before the first message is sent: one bad line, and nothing is written. So an input
+    without an end is not for this command. Blank lines are skipped; a line may have 8 MiB. At the end it shows which
+    offsets were acknowledged: those messages are committed.
+    """
+    options = common(ctx, profile, root, as_json)
+    settings = options.settings()
+    from brokerless.cli.lines import Spool
+    from brokerless.producer import Producer
+
+    with contextlib.ExitStack() as stack:
+        lines, source = _open(file, stack)
+        producer = stack.enter_context(
+            Producer(topic, settings=settings, store=connect(settings), key=key, producer_id=producer_id)
+        )
+        with Progress("Checking") as checking:
+            spool = stack.enter_context(
+                Spool(lines, source=source, topic=topic, schema=producer.schema, on_progress=checking.update)
+            )
+        acks, failure = _send(producer, spool.tables(), spool.rows)
+    _show_acks(topic, acks, as_json=options.as_json)
+    if failure is not None:
+        done = sum(ack.rows for ack in acks)
+        raise DeliveryFailed(
+            f"{spool.rows - done} of {spool.rows} messages are not acknowledged: {failure}",
+            acknowledged=acks,
+            unacknowledged=getattr(failure, "unacknowledged", ()),
+            unknown=getattr(failure, "unknown", False),
+        ) from failure
+
+
+def _open(file: Path | None, stack: contextlib.ExitStack) -> tuple[IO[bytes], str]:
+    if file is None or str(file) == "-":
+        if sys.stdin.isatty():
+            say("Reading JSON lines from the keyboard; end with Ctrl-D.")
+        return sys.stdin.buffer, "standard input"
+    try:
+        return stack.enter_context(file.open("rb")), str(file)
+    except OSError as error:
+        raise ConfigError(f"Cannot read {file} ({error.strerror or error}); name a file of JSON lines.") from None
+
+
+def _send(producer: Producer, tables: Iterator[Table], total: int) -> tuple[list[Ack], BrokerlessError | None]:
+    """Sends all tables; returns what was acknowledged, and the first failure, after which nothing more is sent."""
+    acks: list[Ack] = []
+    failure: BrokerlessError | None = None
+    waiting: list[Future[tuple[Ack, ...]]] = []
+
+    def settle(*, all_of_them: bool) -> None:
+        nonlocal failure
+        while waiting and (all_of_them or waiting[0].done()):
+            try:
+                acks.extend(waiting.pop(0).result())
+            except BrokerlessError as error:
+                acks.extend(getattr(error, "acknowledged", ()))
+                failure = failure or error
+
+    with Progress("Sending", total=total) as sending:
+        for table in tables:
+            settle(all_of_them=False)
+            sending.update(sum(ack.rows for ack in acks))
+            if failure is not None:
+                break
+            try:
+                waiting.append(producer.enqueue(table))
+            except BrokerlessError as error:
+                failure = error
+                break
+        producer.close()
+        settle(all_of_them=True)
+    return acks, failure
+
+
+def _show_acks(topic: str, acks: Sequence[Ack], *, as_json: bool) -> None:
+    partitions: dict[int, list[Ack]] = {}
+    for ack in acks:
+        partitions.setdefault(ack.partition, []).append(ack)
+    summary: list[dict[str, Any]] = [
+        {
+            "partition": number,
+            "messages": sum(ack.rows for ack in of_it),
+            "first": str(min(ack.first for ack in of_it)),
+            "last": str(max(ack.last for ack in of_it)),
+            "commits": len({ack.version for ack in of_it}),
+        }
+        for number, of_it in sorted(partitions.items())
+    ]
+    total = sum(ack.rows for ack in acks)
+    if as_json:
+        print_json({"topic": topic, "messages": total, "partitions": summary})
+        return
+    say(f"{total:,} message{'' if total == 1 else 's'} acknowledged by topic {topic}." if total else "0 messages.")
+    if summary:
+        print_table(
+            ("partition", "messages", "first offset", "last offset", "commits"), [tuple(s.values()) for s in summary]
+        )
+
+
+def tail(
+    ctx: typer.Context,
+    topic: TopicName,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="PLACE", help=f"{_FROM_HELP} Default: latest, and with --once beginning."
+        ),
+    ] = None,
+    maximum: Annotated[
+        int | None, typer.Option("--max", metavar="N", min=0, help="Stop after so many messages.")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Stop at the present end of the topic.")] = False,
+    form: Annotated[
+        Format | None,
+        typer.Option("--format", help="Default: table on a terminal, jsonl otherwise and with --json."),
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", metavar="P", help="Only this partition.")
+    ] = None,
+    offsets: Annotated[
+        bool, typer.Option("--offsets", help="Show each message's partition and offset.")
+    ] = False,
+    profile: ProfileOption = None,
+    root: RootOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show messages as they come, until Ctrl-C.
+
+    Reading takes nothing away and disturbs nobody. The csv format is the one of 'brokerless export', with
+    _produced_at, and without time and diff.
+    """
+    options = common(ctx, profile, root, as_json)
+    begin = parse_start(start or ("beginning" if once else "latest"))
+    settings = options.settings()
+    from brokerless.admin import describe_topic
+    from brokerless.consumer import Consumer
+    from brokerless.export import minibatches
+
+    store = connect(settings)
+    chosen: Format = form or ("jsonl" if options.as_json or not sys.stdout.isatty() else "table")
+    with Consumer(topic, start=begin, store=store, partitions=None if partition is None else [partition]) as consumer:
+        heads = dict(enumerate(describe_topic(store, topic).heads)) if once else None
+        show = _printer(chosen, offsets=offsets)
+        left = maximum
+        if left == 0:
+            return
+        for batches in minibatches(consumer, heads=heads):
+            for batch in batches:
+                data = batch.data if left is None else batch.data.slice(0, min(left, batch.data.num_rows))
+                show(batch, data)
+                if left is not None:
+                    left -= data.num_rows
+                    if left == 0:
+                        return
+            sys.stdout.flush()
+
+
+def _printer(form: Format, *, offsets: bool) -> Callable[[Batch, Table], None]:
+    from brokerless.export import csv_header, csv_lines, json_lines
+
+    header: list[str] = []
+    widths: list[int] = []
+
+    def names_of(data: Table) -> list[str]:
+        return [*data.column_names, *(["_partition", "_offset"] if offsets else [])]
+
+    def places(batch: Batch, rows: int) -> list[tuple[str, str]]:
+        first = batch.first_index
+        return [(str(batch.partition), f"{batch.version}:{i}") for i in range(first, first + rows)]
+
+    def show_jsonl(batch: Batch, data: Table) -> None:
+        lines = json_lines(data)
+        if offsets:
+            lines = [
+                f'{line[:-1]}, "_partition": {partition}, "_offset": "{offset}"}}'
+                for line, (partition, offset) in zip(lines, places(batch, data.num_rows), strict=True)
+            ]
+        sys.stdout.write("".join(line + "\n" for line in lines))
+
+    def show_csv(batch: Batch, data: Table) -> None:
+        if not header:
+            header.extend(names_of(data))
+            print(csv_header(header))
+        lines = csv_lines(data)
+        if offsets:
+            lines = [
+                f'{line},"{partition}","{offset}"'
+                for line, (partition, offset) in zip(lines, places(batch, data.num_rows), strict=True)
+            ]
+        sys.stdout.write("".join(line + "\n" for line in lines))
+
+    def show_table(batch: Batch, data: Table) -> None:
+        rows = [[printable(cell) for cell in row] for row in _cells(data)]
+        if offsets:
+            rows = [[*row, *place] for row, place in zip(rows, places(batch, data.num_rows), strict=True)]
+        if not header:
+            # Later messages are unknown yet, so the first ones decide how wide the columns are.
+            header.extend(names_of(data))
+            widths.extend(min(_CELL, max(map(len, column))) for column in zip(header, *rows, strict=True))
+            print(_line(header, widths))
+        for row in rows:
+            print(_line(row, widths))
+
+    return {"jsonl": show_jsonl, "csv": show_csv, "table": show_table}[form]
+
+
+def _cells(data: Table) -> Iterator[list[str]]:
+    from brokerless.export import as_texts
+
+    return map(list, zip(*(as_texts(data, name) for name in data.column_names), strict=True))
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    cut = (c if len(c) <= w else c[: max(w - 1, 0)] + "…" for c, w in zip(cells, widths, strict=True))
+    return "  ".join(c.ljust(w) for c, w in zip(cut, widths, strict=True)).rstrip()
+
+
+def export(
+    ctx: typer.Context,
+    topic: TopicName,
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="Ends in .csv, .jsonl or .parquet; is replaced.", show_default=False),
+    ],
+    start: Annotated[str, typer.Option("--from", metavar="PLACE", help=_FROM_HELP)] = "beginning",
+    once: Annotated[bool, typer.Option("--once", help="Stop at the present end of the topic.")] = False,
+    expect: Annotated[
+        int | None,
+        typer.Option("--expect", metavar="N", min=0, help="Stop after N messages; exit 1 if it is not exactly N."),
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option("--timeout", metavar="S", min=0, help="Stop after S seconds; with --expect that is exit 1."),
+    ] = None,
+    profile: ProfileOption = None,
+    root: RootOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Stream a topic into a file, until Ctrl-C or one of the bounds; the file is complete then.
+
+    CSV is for spreadsheets: all fields quoted, plain decimals, the columns time (the reader's minibatch in
+    milliseconds) and diff (1) added; a text that a spreadsheet would run as a formula gets a ' in front. JSON lines
+    and Parquet hold the messages as they are, with _produced_at. CSV and JSON lines can be followed while they grow.
+    """
+    options = common(ctx, profile, root, as_json)
+    begin = parse_start(start)
+    settings = options.settings()
+    from brokerless.export import export_topic
+
+    store = connect(settings)
+    rows = 0
+    with Progress(f"Writing {file}", total=expect) as progress, stop_on_signals() as stop:
+
+        def count(batches: Sequence[Batch]) -> None:
+            nonlocal rows
+            rows += sum(batch.data.num_rows for batch in batches)
+            progress.update(rows)
+
+        done = export_topic(
+            topic,
+            file,
+            store=store,
+            start=begin,
+            once=once,
+            expect=expect,
+            timeout_s=timeout,
+            stop=stop,
+            on_batches=count,
+        )
+    if options.as_json:
+        following = {str(number): str(offset) for number, offset in sorted(done.next.items())}
+        print_json({"topic": topic, "file": str(file), "messages": done.rows, "next": following})
+    else:
+        say(f"{done.rows:,} message{'' if done.rows == 1 else 's'} of {topic} in {file}.")
+
+
+@contextlib.contextmanager
+def stop_on_signals() -> Iterator[threading.Event]:
+    """An event that SIGINT and SIGTERM set, instead of what they do otherwise."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop  # only the main thread may change handlers
+        return
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

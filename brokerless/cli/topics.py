@@ -1,0 +1,172 @@
+"""``brokerless topics create|list|describe|delete``."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from brokerless.cli.app import JsonOption, ProfileOption, RootOption, common, connect, examples
+from brokerless.cli.output import print_json, print_table, say
+from brokerless.errors import ConfigError
+from brokerless.topics import Schema, partition_table
+
+if TYPE_CHECKING:
+    from brokerless.admin import Topic
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic's name.", show_default=False)]
+
+topics = typer.Typer(
+    no_args_is_help=True, help="Create, list, describe and delete topics.", rich_markup_mode="rich"
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the verbs to the command."""
+    app.add_typer(topics, name="topics")
+
+
+@topics.command(
+    epilog=examples(
+        'brokerless topics create timezone1 --schema "date string, message string"',
+        'brokerless topics create clicks --schema "user string, at timestamp, price decimal(10,2)" --partitions 4',
+    )
+)
+def create(
+    ctx: typer.Context,
+    name: Name,
+    schema: Annotated[
+        str,
+        typer.Option(
+            "--schema",
+            metavar="TEXT",
+            help="Columns as NAME TYPE, NAME TYPE, ... Types: string, long, integer, short, byte, float, double, "
+            "boolean, binary, date, timestamp, decimal(p,s).",
+            show_default=False,
+        ),
+    ],
+    partitions: Annotated[
+        int, typer.Option("--partitions", metavar="N", help="How many; each is an ordered log of its own.")
+    ] = 1,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="Accept a topic that is there with this schema and partitions.")
+    ] = False,
+    profile: ProfileOption = None,
+    root: RootOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Create a topic.
+
+    On the profiles embedded and minio a missing bucket is created, too.
+    """
+    options = common(ctx, profile, root, as_json)
+    columns = Schema.parse(schema)  # before anything is asked of the store
+    settings = options.settings()
+    from brokerless.admin import create_topic
+
+    store = connect(settings, create=True)
+    topic = create_topic(store, name, columns, partitions=partitions, exist_ok=if_not_exists)
+    if options.as_json:
+        print_json(_summary(topic))
+    else:
+        many = "partition" if partitions == 1 else "partitions"
+        say(f"Topic {name} at {topic.uri}: {topic.schema} ({partitions} {many}).")
+
+
+@topics.command(name="list", epilog=examples("brokerless topics list", "brokerless topics list --json"))
+def list_(
+    ctx: typer.Context, profile: ProfileOption = None, root: RootOption = None, as_json: JsonOption = False
+) -> None:
+    """List the topics."""
+    options = common(ctx, profile, root, as_json)
+    settings = options.settings()
+    from brokerless.admin import list_topics
+
+    found = list_topics(connect(settings))
+    if options.as_json:
+        print_json([_summary(topic) for topic in found])
+    elif found:
+        print_table(("topic", "partitions", "schema"), [(t.name, t.partitions, t.schema) for t in found])
+    else:
+        say(f"There are no topics in {settings.root}. Create one with 'brokerless topics create'.")
+
+
+@topics.command(epilog=examples("brokerless topics describe timezone1"))
+def describe(
+    ctx: typer.Context,
+    name: Name,
+    profile: ProfileOption = None,
+    root: RootOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a topic: its columns, its partitions' tables, and which offsets they hold."""
+    options = common(ctx, profile, root, as_json)
+    settings = options.settings()
+    from brokerless.admin import describe_topic
+    from brokerless.log import DeltaLog
+    from brokerless.offsets import Offset
+
+    store = connect(settings)
+    topic = describe_topic(store, name)
+    parts: list[dict[str, Any]] = []
+    for number in range(topic.partitions):
+        log = DeltaLog(store, partition_table(name, number))
+        earliest, head = log.earliest(), log.state.version
+        parts.append(
+            {
+                "partition": number,
+                "table": log.uri,
+                "earliest": str(Offset(earliest)),
+                "next": str(Offset(head + 1)),
+                "commits": head + 1 - earliest,
+            }
+        )
+    if options.as_json:
+        print_json({**_summary(topic), "tables": parts})
+        return
+    print_table(("column", "type"), [(c.name, c.type) for c in topic.schema.columns], title=f"{name} at {topic.uri}")
+    print_table(
+        ("partition", "table", "earliest offset", "next offset", "commits"), [tuple(part.values()) for part in parts]
+    )
+
+
+@topics.command(epilog=examples("brokerless topics delete timezone1 --yes"))
+def delete(
+    ctx: typer.Context,
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    profile: ProfileOption = None,
+    root: RootOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete a topic and its messages.
+
+    Running producers, pipelines and readers of it stop by name. Its objects are removed later, by maintenance.
+    """
+    options = common(ctx, profile, root, as_json)
+    settings = options.settings()
+    from brokerless.admin import delete_topic, describe_topic
+
+    store = connect(settings)
+    topic = describe_topic(store, name)
+    if not yes:
+        if options.as_json or not sys.stdin.isatty():
+            raise ConfigError(f"Deleting topic {name!r} needs a yes, and nobody can be asked; give --yes.")
+        typer.confirm(f"Delete {topic.uri} and all its messages?", abort=True, err=True)
+    delete_topic(store, name)
+    if options.as_json:
+        print_json({"deleted": name, "uri": topic.uri})
+    else:
+        say(f"Deleted {topic.uri}.")
+
+
+def _summary(topic: Topic) -> dict[str, Any]:
+    return {
+        "topic": topic.name,
+        "uri": topic.uri,
+        "partitions": topic.partitions,
+        "schema": str(topic.schema),
+        "columns": [{"name": column.name, "type": column.type} for column in topic.schema.columns],
+        "heads": list(topic.heads),
+    }

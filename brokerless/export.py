@@ -1,0 +1,410 @@
+"""A topic as a file: CSV, JSON lines or Parquet, by the file's extension.
+
+CSV is made for spreadsheets and for the example's readers. Its header and all its fields are quoted; doubles are plain
+decimals, never in scientific notation; a null is an empty field without quotes. Two columns are added: ``time``, the
+reader's minibatch (milliseconds since the epoch, even, growing), and ``diff``, always 1 because a log only grows.
+``_produced_at`` is left out. A text that begins with ``=``, ``+``, ``-``, ``@``, a tab or a line break would be run as
+a formula by a spreadsheet: it gets a ``'`` in front, the spreadsheets' own mark for "this is text". Numbers are not
+touched, and neither are the other two formats, which hold every message exactly as it was sent.
+
+CSV and JSON lines are written in place and flushed after each minibatch, so that a reader can follow the file. Parquet
+has its index at the end: it is written beside its place and moved there when it is complete.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import struct
+import tempfile
+import threading
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final, Protocol
+
+from arro3.core import DataType, Table
+from arro3.io import read_ipc_stream, write_ipc_stream, write_parquet
+
+from brokerless.admin import describe_topic
+from brokerless.clock import SYSTEM, Clock
+from brokerless.consumer import Batch, Consumer
+from brokerless.errors import BrokerlessError, ConfigError
+from brokerless.records import TIMESTAMP, arrow_schema, json_value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from arro3.core import ChunkedArray
+    from arro3.core import Schema as ArrowSchema
+
+    from brokerless.offsets import Offset, Start
+    from brokerless.store import Store
+    from brokerless.topics import Schema
+
+FORMATS: Final = (".csv", ".jsonl", ".parquet")
+
+_POLL_S: Final = 0.25
+"""A stop request is noticed after this at the latest."""
+
+_ROW_GROUP_BYTES: Final = 32 * 2**20
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
+# The Arrow IPC stream format ends a stream with a continuation mark and the length zero.
+_IPC_END: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What an export did.
+
+    Attributes:
+        path: the file.
+        rows: how many messages it holds.
+        next: the offset to go on from, by partition.
+    """
+
+    path: Path
+    rows: int
+    next: Mapping[int, Offset]
+
+
+def export_topic(
+    topic: str,
+    path: Path,
+    *,
+    store: Store,
+    start: Start = "beginning",
+    once: bool = False,
+    expect: int | None = None,
+    timeout_s: float | None = None,
+    stop: threading.Event | None = None,
+    on_batches: Callable[[Sequence[Batch]], None] | None = None,
+    clock: Clock = SYSTEM,
+) -> Exported:
+    """Writes a topic's messages to a file, replacing it; the file is complete however this ends.
+
+    Messages of one partition are in the log's order. Nothing is touched before the topic was found.
+
+    Args:
+        topic: an existing topic.
+        path: ends in ``.csv``, ``.jsonl`` or ``.parquet``.
+        store: where.
+        start: where to begin.
+        once: stop at the present head; otherwise it follows the topic.
+        expect: stop when so many messages have come, and insist on the number.
+        timeout_s: stop after this time; with ``expect`` that is an error.
+        stop: set it, from a signal handler or another thread, to stop.
+        on_batches: called with the messages of each minibatch on their arrival.
+        clock: time, randomness and sleeping.
+
+    Raises:
+        TopicNotFound, ConfigError: at once; nothing was written.
+        BrokerlessError: fewer or more messages came than were expected. The file holds those that came.
+    """
+    writer_of = _writer_for(path)
+    stop = stop or threading.Event()
+    with Consumer(topic, start=start, store=store, clock=clock) as consumer:
+        about = describe_topic(store, topic, clock=clock)
+        heads = dict(enumerate(about.heads)) if once else None
+        try:
+            writer = writer_of(path, about.schema)
+        except OSError as error:
+            raise ConfigError(f"Cannot write {path} ({error.strerror or error}); choose another file.") from None
+        rows = time_ms = 0
+        try:
+            for batches in minibatches(consumer, heads=heads, timeout_s=timeout_s, stop=stop, clock=clock):
+                if on_batches is not None:
+                    on_batches(batches)
+                time_ms = max(clock.time_us() // 2000 * 2, time_ms + 2)
+                for batch in batches:
+                    writer.write(batch.data, time_ms)
+                    rows += batch.data.num_rows
+                writer.flush()
+                if expect is not None and rows >= expect:
+                    break
+        finally:
+            writer.close()
+        exported = Exported(path, rows, {number: offset for (_, number), offset in consumer.position().items()})
+    if expect is not None and rows != expect and not stop.is_set():
+        waited = f" within {timeout_s:g} s" if rows < expect and timeout_s is not None and not once else ""
+        raise BrokerlessError(
+            f"{expect} messages of topic {topic!r} were expected, {rows} came{waited}; {path} holds those."
+        )
+    return exported
+
+
+def minibatches(
+    consumer: Consumer,
+    *,
+    heads: Mapping[int, int] | None = None,
+    timeout_s: float | None = None,
+    stop: threading.Event | None = None,
+    clock: Clock = SYSTEM,
+) -> Iterator[Sequence[Batch]]:
+    """What a consumer's polls bring, until one of the bounds is met; never empty.
+
+    Args:
+        consumer: of one topic.
+        heads: by partition, the last commit to deliver; without it there is no end.
+        timeout_s: an end by time.
+        stop: an end from outside.
+        clock: time.
+    """
+    deadline = math.inf if timeout_s is None else clock.monotonic() + timeout_s
+    while not (stop is not None and stop.is_set()):
+        left = deadline - clock.monotonic()
+        if left <= 0 or (heads is not None and _is_past(consumer, heads)):
+            return
+        batches = consumer.poll(min(_POLL_S, left))
+        if heads is not None:
+            # What was committed since belongs to the next run.
+            batches = [batch for batch in batches if batch.version <= heads[batch.partition]]
+        if batches:
+            yield batches
+
+
+def _is_past(consumer: Consumer, heads: Mapping[int, int]) -> bool:
+    return all(offset.version > heads[number] for (_, number), offset in consumer.position().items())
+
+
+def json_lines(table: Table) -> list[str]:
+    """Each row as JSON text: instants as ISO 8601, bytes as base64, decimals, NaN and infinities as text."""
+    names = table.column_names
+    columns = [_values(table.column(name)) for name in names]
+    encode = json.JSONEncoder(default=json_value, ensure_ascii=False, allow_nan=False).encode
+    lines: list[str] = []
+    for row in zip(*columns, strict=True):
+        try:
+            lines.append(encode(dict(zip(names, row, strict=True))))
+        except ValueError:  # JSON has no NaN; bare NaN would make the line unreadable for most others
+            safe = (repr(v) if isinstance(v, float) and not math.isfinite(v) else v for v in row)
+            lines.append(encode(dict(zip(names, safe, strict=True))))
+    return lines
+
+
+def csv_header(names: Sequence[str]) -> str:
+    """The header line, without its end."""
+    return ",".join(map(_quote, names))
+
+
+def csv_lines(table: Table) -> list[str]:
+    """Each row as a line of safe CSV (see the module), without its end."""
+    columns = [_csv_column(table, name) for name in table.column_names]
+    return [",".join(row) for row in zip(*columns, strict=True)]
+
+
+def plain_decimal(value: float, *, single: bool = False) -> str:
+    """The shortest plain decimal that reads back as the same number: ``1724403133066.217``, never ``1.7E12``.
+
+    Args:
+        value: NaN and infinities become ``NaN``, ``Infinity`` and ``-Infinity``.
+        single: the number is of single precision, whose shortest text is shorter.
+    """
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    text = repr(value)
+    if single:
+        # Nine digits tell any two singles apart; fewer often do.
+        text = next(
+            t for t in (f"{value:.{digits}g}" for digits in range(6, 10)) if struct.pack("f", float(t)) == struct.pack("f", value)
+        )
+        text = text if "e" in text or "." in text else text + ".0"
+    if "e" not in text:
+        return text
+    plain = f"{Decimal(text):f}"
+    return plain if "." in plain else plain + ".0"
+
+
+def as_texts(table: Table, name: str, *, null: str = "") -> list[str]:
+    """A column's values as text for people: plain decimals, ISO 8601, base64; ``null`` for none."""
+    text = _formatter(table.column(name).type)
+    return [null if value is None else text(value) for value in _values(table.column(name))]
+
+
+def _csv_column(table: Table, name: str) -> list[str]:
+    column = table.column(name)
+    text = _formatter(column.type)
+    # Numbers may begin with a minus; everything else is somebody's text.
+    guard = _plain if DataType.is_numeric(column.type) or DataType.is_boolean(column.type) else _defuse
+    return ["" if value is None else _quote(guard(text(value))) for value in _values(column)]
+
+
+def _formatter(kind: DataType) -> Callable[[Any], str]:
+    if DataType.is_floating(kind):
+        single = kind.equals(DataType.float32())
+        return lambda value: plain_decimal(value, single=single)
+    if DataType.is_boolean(kind):
+        return lambda value: "true" if value else "false"
+    if DataType.is_decimal(kind):
+        return lambda value: f"{value:f}"
+    return _as_text
+
+
+def _plain(text: str) -> str:
+    return text
+
+
+def _defuse(text: str) -> str:
+    return "'" + text if text.startswith(_FORMULA) else text
+
+
+def _values(column: ChunkedArray) -> list[Any]:
+    """The column's values in Python's types."""
+    if not DataType.is_timestamp(column.type) or column.type.tz is None:
+        return column.to_pylist()
+    # to_pylist would ask for the time zone "UTC" by name, which machines without a time-zone database do not have.
+    micros = column.cast(TIMESTAMP).cast(DataType.int64()).to_pylist()
+    return [None if value is None else _EPOCH + timedelta(microseconds=value) for value in micros]
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bytes | datetime | date):
+        return json_value(value)
+    return json.dumps(value, default=json_value, ensure_ascii=False)
+
+
+def _quote(text: str) -> str:
+    return '"' + text.replace('"', '""') + '"'
+
+
+class _Writer(Protocol):
+    def write(self, table: Table, time_ms: int) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _Lines:
+    """A text file, one line a message."""
+
+    def __init__(self, path: Path) -> None:
+        # newline="": a line break inside a message stays as it is.
+        self._file: IO[str] = path.open("w", encoding="utf-8", newline="")
+
+    def put(self, lines: Sequence[str]) -> None:
+        if lines:
+            self._file.write("\n".join(lines) + "\n")
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _Csv(_Lines):
+    def __init__(self, path: Path, schema: Schema) -> None:
+        super().__init__(path)
+        self._names = list(schema.names)
+        taken = {name.lower() for name in schema.names}
+        extra = [name if name not in taken else f"_{name}" for name in ("time", "diff")]
+        self.put([csv_header([*schema.names, *extra])])
+        self.flush()
+
+    def write(self, table: Table, time_ms: int) -> None:
+        end = f',"{time_ms}","1"'
+        self.put([line + end for line in csv_lines(table.select(self._names))])
+
+
+class _JsonLines(_Lines):
+    def __init__(self, path: Path, schema: Schema) -> None:
+        super().__init__(path)
+
+    def write(self, table: Table, time_ms: int) -> None:
+        self.put(json_lines(table))
+
+
+class _Parquet:
+    """Parquet in row groups of bounded size: straight into the file with pyarrow, by way of a spool without."""
+
+    def __init__(self, path: Path, schema: Schema) -> None:
+        self._path = path
+        if path.is_dir():
+            raise IsADirectoryError(21, "Is a directory", str(path))
+        self._partial = path.with_name(f".{path.name}.partial")
+        self._schema = arrow_schema(schema)
+        self._waiting: list[Table] = []
+        self._bytes = 0
+        self._sink = (_PyarrowSink if importlib.util.find_spec("pyarrow") else _SpoolSink)(self._partial, self._schema)
+
+    def write(self, table: Table, time_ms: int) -> None:
+        self._waiting.append(table.select(self._schema.names))
+        self._bytes += int(table.nbytes)
+        if self._bytes >= _ROW_GROUP_BYTES:
+            self._drain()
+
+    def flush(self) -> None:
+        """Nothing: no reader can use a Parquet file before its end is written."""
+
+    def close(self) -> None:
+        try:
+            self._drain()
+            self._sink.close()
+            self._partial.replace(self._path)
+        finally:
+            self._partial.unlink(missing_ok=True)
+
+    def _drain(self) -> None:
+        if self._waiting:
+            batches = [batch for table in self._waiting for batch in table.to_batches()]
+            self._sink.put(Table.from_batches(batches, schema=self._schema).combine_chunks())
+            self._waiting, self._bytes = [], 0
+
+
+class _PyarrowSink:
+    def __init__(self, path: Path, schema: ArrowSchema) -> None:
+        import pyarrow
+        import pyarrow.parquet
+
+        self._pyarrow = pyarrow
+        self._writer = pyarrow.parquet.ParquetWriter(path, pyarrow.schema(schema), compression="snappy")
+
+    def put(self, table: Table) -> None:
+        self._writer.write_table(self._pyarrow.table(table))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _SpoolSink:
+    """arro3 writes Parquet from one Arrow stream only, so that stream is made first, in a temporary file."""
+
+    def __init__(self, path: Path, schema: ArrowSchema) -> None:
+        self._path = path
+        path.touch()
+        self._spool = tempfile.TemporaryFile(dir=path.parent)  # noqa: SIM115  # closed by close()
+        with tempfile.SpooledTemporaryFile() as empty:
+            write_ipc_stream(Table.from_batches([], schema=schema), empty)
+            self._head = empty.tell() - len(_IPC_END)
+            empty.seek(0)
+            self._spool.write(empty.read(self._head))
+
+    def put(self, table: Table) -> None:
+        with tempfile.SpooledTemporaryFile() as one:
+            write_ipc_stream(table, one)
+            length = one.tell() - len(_IPC_END) - self._head
+            one.seek(self._head)
+            self._spool.write(one.read(length))
+
+    def close(self) -> None:
+        with self._spool as spool:
+            spool.write(_IPC_END)
+            spool.seek(0)
+            with self._path.open("wb") as file:
+                write_parquet(read_ipc_stream(spool), file, compression="snappy", skip_arrow_metadata=True)
+
+
+def _writer_for(path: Path) -> Callable[[Path, Schema], _Writer]:
+    writers: dict[str, Callable[[Path, Schema], _Writer]] = {".csv": _Csv, ".jsonl": _JsonLines, ".parquet": _Parquet}
+    try:
+        return writers[path.suffix.lower()]
+    except KeyError:
+        raise ConfigError(
+            f"{str(path)!r} does not say which format to write; end it in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}."
+        ) from None

@@ -1,0 +1,237 @@
+"""A pipeline from its inputs to its end: reading topics, marking dead letters, running, showing progress."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from brokerless.admin import create_dead_letters, describe_topic
+from brokerless.errors import BrokerlessError, PipelineError
+from brokerless.metrics import Histogram
+from brokerless.offsets import parse_start
+from brokerless.settings import Settings
+from brokerless.spark.source import METADATA
+from brokerless.spark.worker import settings_option
+from brokerless.store import open_store
+from brokerless.topics import PRODUCED_AT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import TextIO
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from brokerless.spark.sink import BatchReport, Stream
+
+STOP_WITHIN_S = 8.0
+"""How long a stop waits for the running batch; with Spark's own end it stays below 10 s."""
+
+
+def read_stream(
+    spark: SparkSession,
+    topics: Sequence[str],
+    *,
+    name: str,
+    output: str,
+    settings: Settings | None = None,
+    start: str = "beginning",
+    once: bool = False,
+    metadata: bool = True,
+    max_rows: int | None = None,
+    max_bytes: int | None = None,
+    max_files: int | None = None,
+) -> DataFrame:
+    """The messages of several topics as one streaming DataFrame, for the pipeline ``name`` that writes ``output``.
+
+    It begins after what the output records for this pipeline. Its columns are those of all the topics (null where a
+    topic lacks one), ``_produced_at``, and with ``metadata`` also ``_topic``, ``_partition``, ``_version``, ``_index``.
+
+    Args:
+        spark: a session from ``spark_session`` or ``tune``.
+        topics: their names; all partitions are read.
+        name: the pipeline's name, as for ``write_stream``.
+        output: the output topic, as for ``write_stream``.
+        settings: where; read from the environment by default.
+        start: where to begin without recorded progress: ``beginning``, ``latest`` or a time.
+        once: end at what the topics hold when the stream starts.
+        metadata: whether to add the metadata columns.
+        max_rows, max_bytes, max_files: limits of one batch, soft by one commit.
+
+    Raises:
+        TopicNotFound, SchemaError, ConfigError: at once.
+    """
+    settings = settings or Settings.load()
+    parse_start(start)
+    store = open_store(settings)
+    for topic in topics:
+        describe_topic(store, topic)
+    options = {
+        "topics": ",".join(topics),
+        "pipeline": name,
+        "output": output,
+        "settings": settings_option(settings),
+        "start": start,
+        "metadata": str(metadata).lower(),
+        "until": "now" if once else "",
+        "maxRows": max_rows,
+        "maxBytes": max_bytes,
+        "maxFiles": max_files,
+    }
+    reader = spark.readStream.format("brokerless")
+    return reader.options(**{key: str(value) for key, value in options.items() if value}).load()
+
+
+def dead_letter(reason: Column, rows: DataFrame) -> Column:
+    """The column ``_dead_letter``: null where ``reason`` is null, otherwise what the dead-letter topic keeps of the row.
+
+    Args:
+        reason: why the row cannot be processed, as text; null for good rows.
+        rows: the DataFrame of ``read_stream`` (with metadata) that the row comes from.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    own = {column.name for column in METADATA} | {PRODUCED_AT}
+    kept = [F.col(name) for name in rows.columns if name not in own]
+    # concat, not concat_ws: Arrow refuses a null struct whose fields claim never to be null, as concat_ws's does.
+    offset = F.concat(F.col("_version").cast("string"), F.lit(":"), F.col("_index").cast("string"))
+    return F.when(
+        reason.isNotNull(),
+        F.struct(*kept, reason.alias("_reason"), "_topic", "_partition", offset.alias("_offset")),
+    )
+
+
+def ensure_dead_letters(settings: Settings, output: str, topics: Sequence[str]) -> None:
+    """Creates the dead-letter topic of an output if it is missing."""
+    store = open_store(settings)
+    create_dead_letters(store, output, [describe_topic(store, topic).schema for topic in topics])
+
+
+def run(stream: Stream, *, once: bool = False, as_json: bool = False, out: TextIO | None = None) -> None:
+    """Runs a started pipeline to its end, with a line of progress each second.
+
+    Ends when ``once`` has processed what was there, on SIGTERM or SIGINT (after the running batch), or by an error.
+    Call it from the main thread.
+
+    Args:
+        stream: from ``write_stream``.
+        once: end when nothing is left.
+        as_json: progress as JSON lines on ``out``; otherwise text, rewritten in place on a terminal.
+        out: standard error by default, standard output for JSON.
+
+    Raises:
+        BrokerlessError: what stopped the pipeline.
+    """
+    out = out or (sys.stdout if as_json else sys.stderr)
+    stopping = threading.Event()
+    with _signals(stopping):
+        if as_json:
+            _print_json(out, event="started", pipeline=stream.name)
+        waiter = threading.Thread(target=_wait, args=(stream, once, stopping), daemon=True)
+        waiter.start()
+        begun = time.monotonic()
+        totals = [0, 0]
+        while not stopping.wait(max(0.0, 1.0 - (time.monotonic() - begun))):
+            now = time.monotonic()
+            _show(stream.drain(), now - begun, totals, as_json=as_json, out=out)
+            begun = now
+        stream.stop(STOP_WITHIN_S)
+        _show(stream.drain(), time.monotonic() - begun, totals, as_json=as_json, out=out)
+    if as_json:
+        _print_json(out, event="stopped", pipeline=stream.name, rows=totals[0], dead_letters=totals[1])
+    elif out.isatty():
+        print(file=out)
+    failure = stream.error()
+    if failure is not None:
+        raise failure
+    cause = stream.query.exception()
+    if cause is not None:
+        raise named_error(str(cause)) from cause
+
+
+def named_error(text: str) -> BrokerlessError:
+    """The kit's error inside Spark's report of a failure in one of its processes; a PipelineError if there is none."""
+    from brokerless import errors
+
+    for line in reversed(text.splitlines()):
+        kind, colon, message = line.strip().partition(": ")
+        name = kind.rpartition("brokerless.errors.")[2]
+        error = getattr(errors, name, None) if colon and "brokerless.errors." in kind else None
+        if isinstance(error, type) and issubclass(error, BrokerlessError):
+            try:
+                return error(message)
+            except TypeError:
+                # Errors with context of their own (an earliest offset, a commit id) keep it in their text.
+                return PipelineError(f"{name}: {message}")
+    return PipelineError(f"Spark stopped the pipeline: {text[:2000]}")
+
+
+@contextmanager
+def _signals(stopping: threading.Event) -> Iterator[None]:
+    previous = {
+        number: signal.signal(number, lambda *_: stopping.set()) for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _wait(stream: Stream, once: bool, stopping: threading.Event) -> None:
+    try:
+        if once:
+            stream.query.processAllAvailable()
+        else:
+            stream.query.awaitTermination()
+    except Exception:  # noqa: S110  # the query keeps it, and run reports it
+        pass
+    finally:
+        stopping.set()
+
+
+def _show(
+    reports: Sequence[BatchReport], seconds: float, totals: list[int], *, as_json: bool, out: TextIO
+) -> None:  # fmt: skip
+    latency = Histogram()
+    for report in reports:
+        latency.add_counts(report.latency.counts)
+    rows, letters = sum(r.rows for r in reports), sum(r.dead_letters for r in reports)
+    totals[0] += rows
+    totals[1] += letters
+    if as_json:
+        if reports:
+            _print_json(
+                out,
+                event="progress",
+                rows=rows,
+                rows_per_s=round(rows / max(seconds, 1e-9), 1),
+                dead_letters=letters,
+                latency_p50_s=latency.percentile(50),
+                latency_p99_s=latency.percentile(99),
+                lag_rows=reports[-1].lag_rows,
+                batches=len(reports),
+                compute_ms=round(1000 * sum(r.compute_s for r in reports) / len(reports), 1),
+                commit_ms=round(1000 * sum(r.commit_s for r in reports) / len(reports), 1),
+                by=reports[-1].by,
+            )
+        return
+    if not reports and not out.isatty():
+        return
+    text = f"{totals[0]:,} rows  {rows / max(seconds, 1e-9):,.0f}/s"
+    if latency.total:
+        text += f"  latency p50 {latency.percentile(50):.3f} s  p99 {latency.percentile(99):.3f} s"
+    if reports:
+        batch = 1000 * sum(r.compute_s + r.commit_s for r in reports) / len(reports)
+        text += f"  lag {reports[-1].lag_rows:,} rows  batch {batch:.0f} ms"
+    if totals[1]:
+        text += f"  dead letters {totals[1]:,}"
+    print(f"\r\033[K{text}" if out.isatty() else text, end="" if out.isatty() else "\n", file=out, flush=True)
+
+
+def _print_json(out: TextIO, **values: object) -> None:
+    print(json.dumps(values), file=out, flush=True)

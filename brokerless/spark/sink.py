@@ -1,0 +1,417 @@
+"""``write_stream``: a streaming DataFrame into an output topic, exactly once.
+
+The run of one batch:
+
+1. Spark has planned the batch: its end is in the scratch checkpoint's offset log, its start is the end before it.
+2. The batch must continue what the output's log records as done. A gap or an overlap stops the pipeline: it cannot
+   come from a crash, only from a wrong configuration.
+3. The rows are computed once. Dead letters go to their topic, the others to the output, each as Parquet objects and
+   then one log entry with ``txn(pipeline:topic:partition, end)`` for each input. Dead letters first: were it the other
+   way round, a crash in between would lose them, because the output's txns say where a restart begins.
+4. Only then does Spark note the batch as done, in a checkpoint that nobody ever reads again: a restart reads the
+   output's txns. So the checkpoint is wiped at start, and losing it loses and repeats nothing.
+
+A second pipeline of the same name advances the epoch txn of the outputs; the first meets that in its next commit and
+stops with ``PipelineFenced``, having written nothing more.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from brokerless import records
+from brokerless.admin import describe_topic
+from brokerless.clock import SYSTEM
+from brokerless.entries import Add
+from brokerless.errors import BrokerlessError, ConfigError, PipelineError, PipelineFenced, SchemaError
+from brokerless.log import DeltaLog, TxnAdvanced, epoch_of
+from brokerless.metrics import Histogram
+from brokerless.settings import Settings
+from brokerless.spark.progress import Position, SourceOffset, app_id, covers, follows, position_in
+from brokerless.spark.session import scratch_root
+from brokerless.spark.worker import drop_archives, settings_option, store_of
+from brokerless.store import open_store
+from brokerless.topics import PRODUCED_AT, dead_letters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming import StreamingQuery
+
+    from brokerless.store import Store
+    from brokerless.topics import Schema
+
+EXECUTOR_ROWS: Final = 400_000
+"""Batches of more rows are written by the executors. Below, one object written by the driver is faster: rows reach it
+by ``toArrow`` at about 0.1 us a row, while ``mapInArrow`` starts a second Python stage. Measured; see docs/adr."""
+
+
+@dataclass(slots=True)
+class BatchReport:
+    """What one batch did.
+
+    Attributes:
+        lag_rows: messages that were waiting behind this batch when it was cut.
+        compute_s: reading, transforming and, by executors, uploading.
+        commit_s: uploading by the driver, and the log entries.
+        latency: ages of the output's rows when they were committed (by executors: uploaded).
+    """
+
+    batch_id: int
+    rows: int
+    dead_letters: int
+    lag_rows: int
+    compute_s: float
+    commit_s: float
+    by: Literal["driver", "executors"]
+    latency: Histogram
+
+
+@dataclass(slots=True)
+class Stream:
+    """A running pipeline.
+
+    Attributes:
+        query: Spark's handle.
+        reports: what batches did, newest last; drained by whoever shows progress.
+    """
+
+    query: StreamingQuery
+    name: str
+    reports: list[BatchReport] = field(default_factory=list)
+    _sink: _Sink | None = None
+
+    def drain(self) -> list[BatchReport]:
+        """The reports since the last call."""
+        taken, self.reports[:] = list(self.reports), []
+        return taken
+
+    def stop(self, timeout_s: float = 8.0) -> None:
+        """Lets the running batch finish (for at most ``timeout_s``), then ends the query."""
+        if self._sink is not None:
+            self._sink.close(timeout_s)
+        self.query.stop()
+
+    def error(self) -> BrokerlessError | None:
+        """The kit's own error that ended the query, if one did."""
+        return self._sink.error if self._sink else None
+
+
+def write_stream(
+    df: DataFrame,
+    table: str,
+    *,
+    name: str,
+    settings: Settings | None = None,
+    interval_s: float = 0.0,
+    executor_rows: int = EXECUTOR_ROWS,
+) -> Stream:
+    """Starts the pipeline ``name`` that writes ``df`` to the output topic ``table``.
+
+    Args:
+        df: from ``read_stream`` with the same name and output. Its columns are those of the output topic, plus
+            optionally ``_produced_at`` (carried through, so that ages are measured from where a message entered) and
+            ``_dead_letter`` (see ``dead_letter``): rows where it is set go to ``<table>.dead_letters``.
+        table: an existing topic with one partition.
+        settings: where; read from the environment by default.
+        interval_s: time between batches; 0 is as fast as it can.
+        executor_rows: batches with more rows are written by the executors.
+
+    Raises:
+        TopicNotFound, SchemaError, ConfigError: at once, before anything is written.
+    """
+    settings = settings or Settings.load()
+    sink = _Sink(df, table, name=name, settings=settings, executor_rows=executor_rows)
+    writer = df.writeStream.foreachBatch(sink.write).option("checkpointLocation", sink.checkpoint.as_uri())
+    if interval_s > 0:
+        writer = writer.trigger(processingTime=f"{int(interval_s * 1000)} milliseconds")
+    stream = Stream(writer.queryName(name).start(), name, _sink=sink)
+    sink.reports = stream.reports
+    return stream
+
+
+class _Sink:
+    """The state of one running pipeline on the driver."""
+
+    def __init__(self, df: DataFrame, table: str, *, name: str, settings: Settings, executor_rows: int) -> None:
+        from brokerless.spark.arrow import DEAD_LETTER
+
+        if not name or any(c in name for c in ":/") or len(name) > 100:
+            raise ConfigError(f"The pipeline's name {name!r} must have 1 to 100 characters, without ':' and '/'.")
+        self._name = name
+        self._settings = settings
+        self._executor_rows = executor_rows
+        self._store: Store = open_store(settings)
+        self._schema = describe_topic(self._store, table).schema
+        _check_columns(df, self._schema, table)
+        self._output = _Output(self._store, table, self._schema, name)
+        self._letters: _Output | None = None
+        if DEAD_LETTER in df.columns:
+            topic = dead_letters(table)
+            self._letters = _Output(self._store, topic, describe_topic(self._store, topic).schema, name)
+        self.checkpoint: Path = _fresh_checkpoint(settings, name)
+        self.reports: list[BatchReport] = []
+        self.error: BrokerlessError | None = None
+        self._running = threading.Lock()
+        self._closed = False
+        for output in self._outputs():
+            output.claim()
+
+    def close(self, timeout_s: float) -> None:
+        """Waits for the batch that runs and lets no other begin."""
+        self._closed = True
+        if self._running.acquire(timeout=timeout_s):
+            self._running.release()
+
+    def write(self, df: DataFrame, batch_id: int) -> None:
+        """Spark's ``foreachBatch``."""
+        with self._running:
+            if self._closed:
+                raise PipelineError("The pipeline is stopping.")
+            try:
+                self._write(df, batch_id)
+            except BrokerlessError as error:
+                self.error = error
+                raise
+
+    def _write(self, df: DataFrame, batch_id: int) -> None:
+        begun = time.perf_counter()
+        start, end, rows, lag = self._range(batch_id)
+        todo: list[_Output] = []
+        for output in self._outputs():
+            done = output.position(end)
+            if covers(done, start, end):
+                continue
+            if not follows(done, start) and not (output is self._letters and _behind(done, start)):
+                raise PipelineError(
+                    f"Batch {batch_id} of the pipeline {self._name!r} reads {_span(start, end)}, but {output.topic!r} "
+                    f"records {done}: rows would be lost or repeated. Read with read_stream(..., "
+                    f"name={self._name!r}, output={output.topic!r}), and from all topics of earlier runs."
+                )
+            todo.append(output)
+        if not todo:
+            return
+        by_driver = rows <= self._executor_rows
+        result = (self._by_driver if by_driver else self._by_executors)(df, todo)
+        computed = time.perf_counter()
+        letters = result.letters
+        if self._letters is not None and letters.rows:
+            self._letters.commit(letters, end)
+        if self._output in todo:
+            self._output.commit(result.good, end)
+        latency = result.latency if result.table is None else _ages(result.table)
+        ended = time.perf_counter()
+        self.reports.append(
+            BatchReport(
+                batch_id=batch_id,
+                rows=result.good.rows,
+                dead_letters=letters.rows,
+                lag_rows=lag,
+                compute_s=computed - begun,
+                commit_s=ended - computed,
+                by="driver" if by_driver else "executors",
+                latency=latency,
+            )
+        )
+        del self.reports[:-10_000]
+
+    def _range(self, batch_id: int) -> tuple[Position, Position, int, int]:
+        """Start, end, rows and lag of a batch, from the scratch checkpoint's offset log, which Spark wrote before it."""
+        end = _read_offsets(self.checkpoint, batch_id)
+        if batch_id == 0:
+            return end.since, end.at, end.rows, end.seen - end.rows
+        start = _read_offsets(self.checkpoint, batch_id - 1)
+        return start.at, end.at, end.rows - start.rows, end.seen - end.rows
+
+    def _outputs(self) -> list[_Output]:
+        return [self._output] if self._letters is None else [self._letters, self._output]
+
+    def _by_driver(self, df: DataFrame, todo: Sequence[_Output]) -> _Result:
+        from brokerless.spark.arrow import split_dead_letters
+
+        good, letters = split_dead_letters(df.toArrow())
+        result = _Result(_Objects(), _Objects(), table=good)
+        for output, rows, objects in ((self._letters, letters, result.letters), (self._output, good, result.good)):
+            if output in todo and output is not None and rows is not None:
+                objects.add(output.target.upload(self._store, rows))
+        return result
+
+    def _by_executors(self, df: DataFrame, todo: Sequence[_Output]) -> _Result:
+        task = _ExecutorTask(
+            settings_option(self._settings),
+            self._output.target if self._output in todo else None,
+            self._letters.target if self._letters in todo and self._letters is not None else None,
+        )
+        good, letters, latency = _Objects(), _Objects(), Histogram()
+        # In the order of the partitions, which is the order of the log.
+        for row in df.mapInArrow(task, "written string").collect():
+            written = json.loads(row.written)
+            good.add(Add(*written["good"]) if written["good"] else None)
+            letters.add(Add(*written["letters"]) if written["letters"] else None)
+            latency.add_counts(written["latency"])
+        return _Result(good, letters, latency=latency)
+
+
+@dataclass(slots=True)
+class _Objects:
+    """Uploaded objects of one output, in log order."""
+
+    adds: list[Add] = field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        return sum(add.rows or 0 for add in self.adds)
+
+    def add(self, add: Add | None) -> None:
+        if add is not None:
+            self.adds.append(add)
+
+
+@dataclass(slots=True)
+class _Result:
+    good: _Objects
+    letters: _Objects
+    latency: Histogram = field(default_factory=Histogram)
+    table: pa.Table | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """Where objects of an output go, as sent to executors."""
+
+    topic: str
+    schema: Schema
+
+    def upload(self, store: Store, rows: pa.Table) -> Add | None:
+        """Writes the rows as one object; nothing of no rows."""
+        if not rows.num_rows:
+            return None
+        now_us = SYSTEM.time_us()
+        data = records.encode(records.to_table(rows, self.schema, topic=self.topic, produced_at_us=now_us))
+        name = f"part-{uuid.uuid4()}.snappy.parquet"
+        store.put(f"{self.topic}/{name}", data)
+        return Add(name, len(data), rows.num_rows, now_us // 1000)
+
+
+class _Output:
+    """An output topic's log in the hands of this pipeline."""
+
+    def __init__(self, store: Store, topic: str, schema: Schema, pipeline: str) -> None:
+        self.topic = topic
+        self.target = _Target(topic, schema)
+        self._pipeline = pipeline
+        self._log = DeltaLog(store, topic)
+        self._epoch = 0
+        if describe_topic(store, topic).partitions != 1:
+            raise ConfigError(f"The output {topic!r} has several partitions; a pipeline's output has one.")
+
+    def claim(self) -> None:
+        """Takes the output over: an older pipeline of this name is fenced from here on."""
+        self._epoch = self._log.claim(self._pipeline)
+
+    def position(self, tables: Mapping[str, int]) -> Position:
+        """What this output holds already."""
+        return position_in(self._log, self._pipeline, tables)
+
+    def commit(self, objects: _Objects, end: Position) -> None:
+        """One entry: the objects, and how far the inputs are with them.
+
+        Raises:
+            PipelineFenced: another pipeline of this name took over; nothing was written.
+        """
+        known = self.position(end)
+        txns = {app_id(self._pipeline, t): v for t, v in end.items() if v > known.get(t, -1)}
+        try:
+            self._log.append(objects.adds, txns, expect={epoch_of(self._pipeline): self._epoch})
+        except TxnAdvanced as error:
+            raise PipelineFenced(
+                f"Another pipeline {self._pipeline!r} took over {self.topic!r} ({error}); this one wrote nothing more. "
+                "Run one pipeline of a name at a time."
+            ) from error
+
+
+@dataclass(frozen=True)
+class _ExecutorTask:
+    """``mapInArrow``'s function: writes its partition's rows as objects and reports them as one row of JSON."""
+
+    settings: str
+    output: _Target | None
+    letters: _Target | None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        drop_archives()
+        import pyarrow as pa
+
+        from brokerless.spark.arrow import ages, split_dead_letters
+
+        rows = list(batches)
+        if not rows:
+            return
+        good, letters = split_dead_letters(pa.Table.from_batches(rows))
+        store = store_of(self.settings)
+        written = {
+            "good": _values(self.output.upload(store, good) if self.output else None),
+            "letters": _values(self.letters.upload(store, letters) if self.letters and letters is not None else None),
+            "latency": ages(good, SYSTEM.time_us()).counts,
+        }
+        yield pa.RecordBatch.from_pydict({"written": [json.dumps(written)]})
+
+
+def _ages(rows: pa.Table) -> Histogram:
+    from brokerless.spark.arrow import ages
+
+    return ages(rows, SYSTEM.time_us())
+
+
+def _values(add: Add | None) -> list[Any] | None:
+    return [add.path, add.size, add.rows, add.modified_ms] if add else None
+
+
+def _behind(done: Position, start: Position) -> bool:
+    """Dead letters are committed only in batches that have some, so their position may lie behind."""
+    return all(done[table] <= start.get(table, -1) for table in done)
+
+
+def _span(start: Position, end: Position) -> str:
+    return ", ".join(f"{table} {start.get(table, -1) + 1}..{version}" for table, version in end.items())
+
+
+def _check_columns(df: DataFrame, schema: Schema, topic: str) -> None:
+    from brokerless.spark.arrow import DEAD_LETTER
+
+    have = [name for name in df.columns if name not in {DEAD_LETTER, PRODUCED_AT}]
+    unknown, missing = sorted(set(have) - set(schema.names)), sorted(set(schema.names) - set(have))
+    if unknown or missing:
+        raise SchemaError(
+            f"Topic {topic!r} has the columns {', '.join(schema.names)}; the pipeline writes {', '.join(have)}. "
+            "Select exactly the topic's columns."
+        )
+
+
+def _fresh_checkpoint(settings: Settings, name: str) -> Path:
+    """An empty folder for Spark's checkpoint. Those of earlier runs of this pipeline are removed, never read."""
+    root = scratch_root(settings) / f"pipeline-{name}"
+    shutil.rmtree(root, ignore_errors=True)
+    path = root / uuid.uuid4().hex
+    path.mkdir(parents=True)
+    return path
+
+
+def _read_offsets(checkpoint: Path, batch_id: int) -> SourceOffset:
+    """The source's offset of a batch. Format: ``OffsetSeqLog`` version 1: a version, the batch's metadata, then one
+    line of JSON for each source."""
+    lines = (checkpoint / "offsets" / str(batch_id)).read_text().splitlines()
+    if len(lines) != 3 or lines[0] != "v1":
+        raise PipelineError(
+            f"The query has {len(lines) - 2} sources; read all topics by one read_stream (offset log {lines[0]})."
+        )
+    return SourceOffset.of(lines[2])

@@ -1,0 +1,1 @@
+"""Jobs: entry scripts for Glue, EMR Serverless, spark-submit and laptops, and their pure transforms."""
