@@ -292,7 +292,7 @@ class Consumer:
         starts = [(part.tail.mark(), part.skip) for part in self._parts]
         taken: list[_Taken] = []
         try:
-            share = self._batch_bytes // len(self._parts)
+            share = max(1, self._batch_bytes // len(self._parts))
             if len(self._parts) == 1:
                 taken = self._parts[0].take(share)
             else:
@@ -348,8 +348,9 @@ class _Part:
                 taken.append(_Taken(self, entry, files, self.skip))
                 self.skip = 0
                 size += sum(add.size for add in files)
-            # A young entry is most likely the last: asking for the next would only delay this one's messages.
-            if not entries or self.tail.is_fresh(entries[-1]):
+            # A young entry is most likely the last: asking for the next would only delay this one's messages. Without
+            # messages (a claim, a rewrite) there is nothing to delay, and "nothing came" would be wrong.
+            if not entries or (size and self.tail.is_fresh(entries[-1])):
                 break
         return taken
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 DELETED_KEY: Final = "brokerless.deleted"
 FIRST_VERSION_KEY: Final = "brokerless.firstVersion"
 PARTITIONS_KEY: Final = "brokerless.partitions"
+ENGINE_KEY: Final = "brokerless.engine"
 
 # Features that a table of reader version 3 / writer version 7 may list and that ask nothing of an appender.
 _HARMLESS: Final = frozenset({"appendOnly", "invariants"})

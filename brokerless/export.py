@@ -22,7 +22,6 @@ import threading
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
 from arro3.core import DataType, Table
@@ -36,6 +35,7 @@ from brokerless.records import TIMESTAMP, arrow_schema, json_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from arro3.core import ChunkedArray
     from arro3.core import Schema as ArrowSchema
@@ -209,7 +209,9 @@ def plain_decimal(value: float, *, single: bool = False) -> str:
     if single:
         # Nine digits tell any two singles apart; fewer often do.
         text = next(
-            t for t in (f"{value:.{digits}g}" for digits in range(6, 10)) if struct.pack("f", float(t)) == struct.pack("f", value)
+            t
+            for t in (f"{value:.{digits}g}" for digits in range(6, 10))
+            if struct.pack("f", float(t)) == struct.pack("f", value)
         )
         text = text if "e" in text or "." in text else text + ".0"
     if "e" not in text:
@@ -254,7 +256,7 @@ def _defuse(text: str) -> str:
 def _values(column: ChunkedArray) -> list[Any]:
     """The column's values in Python's types."""
     if not DataType.is_timestamp(column.type) or column.type.tz is None:
-        return column.to_pylist()
+        return list(column.to_pylist())
     # to_pylist would ask for the time zone "UTC" by name, which machines without a time-zone database do not have.
     micros = column.cast(TIMESTAMP).cast(DataType.int64()).to_pylist()
     return [None if value is None else _EPOCH + timedelta(microseconds=value) for value in micros]

@@ -36,6 +36,7 @@ from brokerless import records
 from brokerless.clock import SYSTEM, Clock
 from brokerless.entries import (
     DELETED_KEY,
+    ENGINE_KEY,
     FIRST_VERSION_KEY,
     Add,
     Entry,
@@ -56,6 +57,7 @@ from brokerless.errors import (
     TopicDeleted,
     TopicExists,
     TopicNotFound,
+    UnsupportedTable,
 )
 from brokerless.offsets import Offset
 from brokerless.version import ENGINE
@@ -173,12 +175,8 @@ class DeltaLog:
         """
         with self._lock:
             if self._state is None:
-                while True:
-                    looked = self._now()
-                    state = self.load()
-                    # Clean-up may have run between the reads, and then "absent" was not the head (invariant 4).
-                    if (self.checkpoint_version() or 0) <= state.version:
-                        break
+                looked = self._now()
+                state = self.load()
                 check_supported(state.protocol, state.metadata, table=self.uri)
                 if state.metadata.deleted:
                     raise TopicDeleted(f"{self.uri} was deleted. Create it again with 'brokerless topics create'.")
@@ -206,6 +204,13 @@ class DeltaLog:
         Raises:
             TopicNotFound: there is no table.
         """
+        while True:
+            state = self._load(with_files)
+            # Clean-up may have run between the reads, and then "absent" was not the head (invariant 4).
+            if (self.checkpoint_version() or 0) <= state.version:
+                return state
+
+    def _load(self, with_files: bool) -> TableState:
         state, version = self._load_checkpoint(with_files)
         for entry in self.read_from(version):
             state = self._replay(state, entry, with_files)
@@ -421,6 +426,12 @@ class DeltaLog:
             deadline = self._clock.monotonic() + deadline_s
             self._catch_up_if_stale()
             state = self.state
+            if state.metadata.configuration.get(ENGINE_KEY) == "delta":
+                msg = (
+                    f"{self.uri} is an output of the delta engine: Spark's Delta writer commits to it and could "
+                    "overwrite this commit. Write to a topic of your own."
+                )
+                raise UnsupportedTable(msg)
             self._check_txns(txns, expect or {})
             commit_id = self._clock.uuid()
             conflicts = attempts = 0

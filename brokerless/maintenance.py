@@ -30,25 +30,20 @@ checkpoint and its hint. Run one per topic.
 from __future__ import annotations
 
 import re
-import threading
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
-from itertools import batched, takewhile
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
-from brokerless.admin import describe_topic, list_topics
 from brokerless.clock import SYSTEM, Clock
-from brokerless.entries import PARTITIONS_KEY
-from brokerless.errors import BrokerlessError, ConfigError, TopicNotFound
+from brokerless.entries import PARTITIONS_KEY, check_supported
+from brokerless.errors import BrokerlessError, ConfigError, TopicDeleted, TopicNotFound
 from brokerless.log import DeltaLog
 from brokerless.settings import Settings
 from brokerless.store import open_store
-from brokerless.topics import check_name, partition_table, split_table
+from brokerless.topics import check_name, partition_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import threading
+    from collections.abc import Iterator, Sequence
 
     from brokerless.log import TableState
     from brokerless.store import ObjectInfo, Store
@@ -146,6 +141,7 @@ class Maintainer:
         self._grace_s = grace_s
         self._settle_s = 0.0 if unsafe_no_minimum else SETTLE_S
         self._skew_s = 0.0 if unsafe_no_minimum else _SKEW_S
+        self._listed_by_name = not self._store.uri.startswith("file:")
         self._clock = clock
 
     def run_once(self, *, sweep: bool = True) -> list[Report]:
@@ -206,7 +202,11 @@ class Maintainer:
         return work.report()
 
     def _checkpoint(self, log: DeltaLog, work: _Work) -> None:
-        last, head = log.checkpoint_version(), log.head_of_any()
+        last = log.checkpoint_version()
+        try:
+            head = log.head()
+        except TopicDeleted:
+            return  # its log does not grow any more
         if head - (-1 if last is None else last) < self._checkpoint_every:
             return
         try:
@@ -217,38 +217,178 @@ class Maintainer:
             return
         options = {} if self._settings is None else storage_options(self._settings)
         try:
-            delta = DeltaTable(f"{table_uri(self._store.uri)}/{log.table}", storage_options=options)
-            delta.create_checkpoint()
+            table = DeltaTable(f"{self._store.uri}/{log.table}", storage_options=options)
+            table.create_checkpoint()
         except (DeltaError, OSError) as error:
-            work.skipped.append(f"checkpoint: {_first_line(error)}")
+            work.skipped.append(f"checkpoint: {str(error).splitlines()[0][:300]}")
             return
-        work.checkpoint = delta.version()
+        work.checkpoint = table.version()
 
     def _clean_log(self, log: DeltaLog, work: _Work) -> None:
         hint = log.checkpoint_version()
         if hint is None:
             return
         now_s = self._clock.time_us() / 1e6
-        found: list[tuple[int, ObjectInfo]] = []
+        folder = f"{log.table}/_delta_log"
         settled = -1
-        for info in self._in_order(f"{log.table}/_delta_log"):
-            name = info.path.rpartition("/")[2]
-            if not re.match(r"\d{20}\.", name):
-                continue
-            version = int(name[:20])
-            if version >= hint and not (version == hint and ".checkpoint." in name):
+        # The hint's own checkpoint first: on a quiet topic it is the only one.
+        for version, info in self._versioned(folder, after=f"{folder}/{hint:020d}"):
+            if version != hint:
                 break
-            if ".checkpoint." in name and now_s - info.modified_s >= self._settle_s:
-                settled = max(settled, version)
+            if ".checkpoint." in info.path and now_s - info.modified_s >= self._settle_s:
+                settled = hint
+        expired: list[tuple[int, ObjectInfo]] = []
+        for version, info in self._versioned(folder):
             # Only a prefix goes: readers and ``earliest`` rely on presence going from no to yes once.
-            if now_s - info.modified_s < self._log_retention_s:
+            if version >= hint or now_s - info.modified_s < self._log_retention_s:
                 break
-            found.append((version, info))
-        if settled < hint and found:
-            newest = [i for i in self._store.list(f"{log.table}/_delta_log", after=found[-1][1].path) if _is_checkpoint(i, hint)] if False else []
-            del newest
-        gone = [(version, info) for version, info in found if version < settled]
-        for batch in batched(gone, _DELETE_BATCH):
-            self._store.delete([info.path for _, info in batch])
-            work.entries_removed += sum(info.path.endswith(".json") for _, info in batch)
-            work.bytes_removed += sum(info.size for _, info in batch)
+            if ".checkpoint." in info.path:
+                settled = max(settled, version)  # older than the retention, so it has settled too
+            expired.append((version, info))
+        gone = [info for version, info in expired if version < settled]
+        for batch in _batches(gone):
+            self._store.delete([info.path for info in batch])
+            work.entries_removed += sum(info.path.endswith(".json") for info in batch)
+            work.bytes_removed += sum(info.size for info in batch)
+
+    def _sweep(self, log: DeltaLog, work: _Work) -> None:
+        now_s = self._clock.time_us() / 1e6
+        # The objects first, the log second: what is committed in between is then seen as live.
+        old = [info for info in self._data_objects(log.table) if now_s - info.modified_s >= self._grace_s]
+        if not old:
+            return
+        state = log.load(with_files=True)
+        check_supported(state.protocol, state.metadata, table=log.uri)
+        horizon_ms = self._horizon_ms(log, state)
+        live, version = set(state.files), state.version
+        skip = len(log.table) + 1
+        garbage = [info for info in old if self._is_garbage(info, info.path[skip:], state, now_s, horizon_ms)]
+        for batch in _batches(garbage):
+            # Once more, right before: a producer may have slept for the whole grace time and committed just now.
+            for entry in log.read_from(version + 1):
+                live.update(add.path for add in entry.adds)
+                version = entry.version
+            doomed = [info for info in batch if info.path[skip:] not in live]
+            if doomed:
+                self._store.delete([info.path for info in doomed])
+            work.objects_removed += len(doomed)
+            work.bytes_removed += sum(info.size for info in doomed)
+
+    def _is_garbage(self, info: ObjectInfo, path: str, state: TableState, now_s: float, horizon_ms: float) -> bool:
+        """Whether no entry that a reader can still meet names this object, which is past the grace time."""
+        if path in state.files:
+            return False
+        removed_ms = state.tombstones.get(path)
+        if state.metadata.deleted:
+            # Nothing can be committed behind the end of this log; the newest tombstones are the topic's own end.
+            return now_s - state.timestamp_ms / 1000 >= self._grace_s
+        if removed_ms is not None:
+            return removed_ms < horizon_ms
+        age_s = now_s - info.modified_s
+        never_committed = age_s < _tombstone_retention_s(state) - self._skew_s
+        return never_committed or info.modified_s * 1000 < horizon_ms
+
+    def _horizon_ms(self, log: DeltaLog, state: TableState) -> float:
+        """Commits before this moment are out of every reader's reach: the time of the oldest retained entry."""
+        if state.metadata.deleted:
+            return 0.0
+        oldest = log.read(log.earliest())
+        return (oldest.timestamp_ms if oldest else state.timestamp_ms) - self._skew_s * 1000
+
+    def _versioned(self, folder: str, *, after: str | None = None) -> Iterator[tuple[int, ObjectInfo]]:
+        """Entries and checkpoints of a log with their versions, oldest first."""
+        objects = self._store.list(folder, after=after)
+        # Object stores list by name, which is by version; a local folder comes in any order.
+        for info in objects if self._listed_by_name else sorted(objects, key=lambda found: found.path):
+            name = info.path.rpartition("/")[2]
+            if re.match(r"\d{20}\.", name):
+                yield int(name[:20]), info
+
+    def _data_objects(self, table: str) -> Iterator[ObjectInfo]:
+        """The Parquet objects below a table, its log left out (and, where names are in order, not even listed)."""
+        log = f"{table}/_delta_log/"
+        after: str | None = None
+        while True:
+            for info in self._store.list(table, after=after):
+                if info.path.startswith(log):
+                    if after is None and self._listed_by_name:
+                        break
+                    continue
+                parts = info.path.removeprefix(f"{table}/").split("/")
+                if parts[-1].endswith(".parquet") and not any(part.startswith(("_", ".")) for part in parts):
+                    yield info
+            else:
+                return
+            after = f"{table}/_delta_log0"  # the first name behind the log: "0" comes right after "/"
+
+
+def maintain(
+    topics: Sequence[str] | None = None,
+    *,
+    settings: Settings | None = None,
+    store: Store | None = None,
+    log_retention_s: float = LOG_RETENTION_S,
+    grace_s: float = GRACE_S,
+) -> list[Report]:
+    """One run of a ``Maintainer``: what it did, table by table.
+
+    Raises:
+        As ``Maintainer`` and ``Maintainer.run_once``.
+    """
+    return Maintainer(
+        topics, settings=settings, store=store, log_retention_s=log_retention_s, grace_s=grace_s
+    ).run_once()  # fmt: skip
+
+
+def storage_options(settings: Settings) -> dict[str, str]:
+    """How delta-rs (and Polars, which uses it) reaches the settings' root. Holds secrets: never log it."""
+    if not settings.root.startswith("s3://"):
+        return {}
+    values = {
+        "AWS_REGION": settings.region,
+        "AWS_ENDPOINT_URL": settings.endpoint,
+        "AWS_ALLOW_HTTP": "true" if (settings.endpoint or "").startswith("http://") else None,
+        "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "false" if settings.endpoint else None,
+        "AWS_ACCESS_KEY_ID": settings.access_key,
+        "AWS_SECRET_ACCESS_KEY": settings.secret_key,
+        "AWS_SESSION_TOKEN": settings.session_token,
+        "connect_timeout": "5s",
+        "timeout": "60s",  # of one request; the checkpoint of a large table is one long PUT
+    }
+    return {key: value for key, value in values.items() if value is not None}
+
+
+@dataclass(slots=True)
+class _Work:
+    """A report in the making."""
+
+    table: str
+    checkpoint: int | None = None
+    entries_removed: int = 0
+    objects_removed: int = 0
+    bytes_removed: int = 0
+    skipped: list[str] = field(default_factory=list)
+
+    def report(self) -> Report:
+        return Report(
+            self.table,
+            self.checkpoint,
+            self.entries_removed,
+            self.objects_removed,
+            self.bytes_removed,
+            tuple(self.skipped),
+        )  # fmt: skip
+
+
+def _batches(found: list[ObjectInfo]) -> Iterator[list[ObjectInfo]]:
+    for start in range(0, len(found), _DELETE_BATCH):
+        yield found[start : start + _DELETE_BATCH]
+
+
+def _tombstone_retention_s(state: TableState) -> float:
+    """For how long checkpoints of this table keep tombstones. 0, the careful answer, if its property is unreadable."""
+    text = state.metadata.configuration.get("delta.deletedFileRetentionDuration")
+    if text is None:
+        return TOMBSTONE_RETENTION_S
+    match = re.fullmatch(r"interval\s+(\d+)\s+([a-z]+?)s?", text.strip().lower())
+    return int(match[1]) * _UNITS.get(match[2], 0) if match else 0.0

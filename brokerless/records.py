@@ -132,6 +132,8 @@ def _conform(table: Table, schema: Schema, topic: str, produced_at_us: int) -> T
     if unknown or missing or len(have) != table.num_columns:
         _raise_columns(topic, schema, unknown=unknown, missing=missing)
     target = arrow_schema(schema)
+    if table.num_rows == 0:
+        return target.empty_table()
     columns: list[ChunkedArray] = []
     for column in schema.columns:
         columns.append(_cast(table.column(have[column.name]), arrow_type(column.type), column.name, column.type, topic))
@@ -159,7 +161,8 @@ def _cast(column: ChunkedArray, want: DataType, name: str, delta_type: str, topi
     )
     if widening:
         result = column.cast(want)
-        if result.null_count == column.null_count:
+        # A cast turns what does not fit into null. (A column of type null has a null count of 0.)
+        if DataType.is_null(have) or result.null_count == column.null_count:
             return result
         raise SchemaError(f"Column {name!r} has values that do not fit {delta_type} of topic {topic!r}.")
     hint = " Give it a time zone." if DataType.is_timestamp(have) and DataType.is_timestamp(want) else ""

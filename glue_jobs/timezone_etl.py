@@ -31,6 +31,14 @@ def main(argv: list[str] | None = None) -> int:
         inputs = args.inputs.split(",")
         from glue_jobs.transforms import unify_timezones
 
+        if args.engine == "delta":
+            from brokerless.spark.delta import check_delta_output, delta_session, start_delta
+
+            check_delta_output(settings, args.output)
+            where = {"inputs": inputs, "output": args.output, "name": args.name}
+            spark = delta_session(settings, name=args.name)
+            run(start_delta(spark, settings, unify_timezones, **where, once=args.once, interval_s=args.interval))
+            return 0
         ensure_dead_letters(settings, args.output, inputs)
         spark = spark_session(settings, name=args.name)
         rows = read_stream(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import typer
 
 
+@cache
 def application() -> typer.Typer:
     """The command with all its verbs."""
     from brokerless.cli import app, doctor, jobs, messages, server, topics

@@ -14,6 +14,7 @@ Exit code 2 means that nothing was written.
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import socket
@@ -30,7 +31,7 @@ from brokerless.settings import Profile, Settings
 from brokerless.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from brokerless.store import ObstoreStore
 
@@ -93,12 +94,14 @@ def connect(settings: Settings, *, create: bool = False) -> ObstoreStore:
         StoreUnavailable: nothing listens; found at once, where the store's client would try for half a minute.
         AccessDenied: the server refused to create the bucket.
     """
-    from brokerless.store import create_bucket, open_store
+    from brokerless.store import open_store
 
     if settings.profile != "aws" and settings.endpoint:
         check_listening(settings.endpoint)
         if create:
-            create_bucket(settings)
+            from brokerless.local.bucket import ensure_bucket
+
+            ensure_bucket(settings)
     return open_store(settings)
 
 
@@ -147,7 +150,13 @@ def report(message: str, *, kind: str, code: int, as_json: bool) -> None:
 class _Root(TyperGroup):
     """The root group: turns every expected failure into one message and an exit code."""
 
-    def invoke(self, ctx: typer.Context) -> Any:
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The verbs in the order in which they are needed; typer would put groups last."""
+        first = ["up", "down", "status", "topics"]
+        names = super().list_commands(ctx)
+        return [*(name for name in first if name in names), *(name for name in names if name not in first)]
+
+    def invoke(self, ctx: Any) -> Any:
         """Runs the verb, and sees to it that all its output is out."""
         try:
             result = super().invoke(ctx)
@@ -165,6 +174,7 @@ class _Root(TyperGroup):
         prog_name: str | None = None,
         complete_var: str | None = None,
         standalone_mode: bool = True,
+        windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
         """As in typer, but for the errors."""
@@ -211,6 +221,12 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def help_of(verb: Callable[..., object]) -> str:
+    """A verb's docstring, its paragraphs without the line breaks of the source, which the help would keep."""
+    paragraphs = inspect.cleandoc(verb.__doc__ or "").split("\n\n")
+    return "\n\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs)
+
+
 def examples(*lines: str) -> str:
     """The examples at the end of a verb's help; the blank lines keep each on its own line there."""
     return "\n\n".join(["Examples:", *(f"  {line}".replace("[", r"\[") for line in lines)])
@@ -225,10 +241,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
     epilog=examples(
-        "brokerless demo                                    the whole thing, once",
-        "brokerless up                                      an S3 server on this machine, in the background",
+        "brokerless demo   (the whole thing, once)",
+        "brokerless up   (an S3 server on this machine, in the background)",
         'brokerless topics create clicks --schema "user string, page string"',
-        "echo '{\"user\": \"ada\", \"page\": \"/\"}' | brokerless produce clicks",
+        'echo \'{"user": "ada", "page": "/"}\' | brokerless produce clicks',
         "brokerless tail clicks --from beginning --once",
     ),
 )
@@ -237,6 +253,7 @@ app = typer.Typer(
 @app.callback()
 def root(
     ctx: typer.Context,
+    *,
     profile: ProfileOption = None,
     root: RootOption = None,
     as_json: JsonOption = False,

@@ -6,12 +6,12 @@ import contextlib
 import signal
 import sys
 import threading
-from pathlib import Path
+from pathlib import Path  # noqa: TC003  # typer reads the annotations
 from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from brokerless.cli.app import JsonOption, ProfileOption, RootOption, common, connect, examples
+from brokerless.cli.app import JsonOption, ProfileOption, RootOption, common, connect, examples, help_of
 from brokerless.cli.output import Progress, print_json, print_table, printable, say
 from brokerless.errors import BrokerlessError, ConfigError, DeliveryFailed
 from brokerless.offsets import parse_start
@@ -40,29 +40,33 @@ _CELL = 40  # columns of a terminal that one cell of a streaming table may take
 def register(app: typer.Typer) -> None:
     """Adds the verbs to the command."""
     app.command(
+        help=help_of(produce),
         epilog=examples(
-            "echo '{\"date\": \"2024-08-23 04:52:13.066217 -0400\", \"message\": \"0\"}' | brokerless produce timezone1",
+            'echo \'{"date": "2024-08-23 04:52:13.066217 -0400", "message": "0"}\' | brokerless produce timezone1',
             "brokerless produce clicks --file clicks.jsonl --key user",
-        )
+        ),
     )(produce)
     app.command(
+        help=help_of(tail),
         epilog=examples(
             "brokerless tail timezone_unified",
             "brokerless tail timezone_unified --from beginning --once --format csv",
             "brokerless tail timezone_unified.dead_letters --from beginning --once",
             "brokerless tail clicks --from 2026-11-21T09:00:00+00:00 --offsets --max 10",
-        )
+        ),
     )(tail)
     app.command(
+        help=help_of(export),
         epilog=examples(
             "brokerless export timezone_unified results.csv --expect 10 --timeout 60",
             "brokerless export clicks clicks.parquet --once",
-        )
+        ),
     )(export)
 
 
 def produce(
     ctx: typer.Context,
+    *,
     topic: TopicName,
     file: Annotated[
         Path | None,
@@ -181,12 +185,11 @@ def _show_acks(topic: str, acks: Sequence[Ack], *, as_json: bool) -> None:
 
 def tail(
     ctx: typer.Context,
+    *,
     topic: TopicName,
     start: Annotated[
         str | None,
-        typer.Option(
-            "--from", metavar="PLACE", help=f"{_FROM_HELP} Default: latest, and with --once beginning."
-        ),
+        typer.Option("--from", metavar="PLACE", help=f"{_FROM_HELP} Default: latest, and with --once beginning."),
     ] = None,
     maximum: Annotated[
         int | None, typer.Option("--max", metavar="N", min=0, help="Stop after so many messages.")
@@ -196,12 +199,8 @@ def tail(
         Format | None,
         typer.Option("--format", help="Default: table on a terminal, jsonl otherwise and with --json."),
     ] = None,
-    partition: Annotated[
-        int | None, typer.Option("--partition", metavar="P", help="Only this partition.")
-    ] = None,
-    offsets: Annotated[
-        bool, typer.Option("--offsets", help="Show each message's partition and offset.")
-    ] = False,
+    partition: Annotated[int | None, typer.Option("--partition", metavar="P", help="Only this partition.")] = None,
+    offsets: Annotated[bool, typer.Option("--offsets", help="Show each message's partition and offset.")] = False,
     profile: ProfileOption = None,
     root: RootOption = None,
     as_json: JsonOption = False,
@@ -299,6 +298,7 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 def export(
     ctx: typer.Context,
+    *,
     topic: TopicName,
     file: Annotated[
         Path,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from brokerless.cli.app import JsonOption, ProfileOption, RootOption, common, connect, examples
+from brokerless.cli.app import JsonOption, ProfileOption, RootOption, common, connect, examples, help_of
 from brokerless.cli.output import print_json, print_table, say
 from brokerless.errors import ConfigError
 from brokerless.topics import Schema, partition_table
@@ -17,24 +17,34 @@ if TYPE_CHECKING:
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic's name.", show_default=False)]
 
-topics = typer.Typer(
-    no_args_is_help=True, help="Create, list, describe and delete topics.", rich_markup_mode="rich"
-)
+topics = typer.Typer(no_args_is_help=True, help="Create, list, describe and delete topics.", rich_markup_mode="rich")
 
 
 def register(app: typer.Typer) -> None:
     """Adds the verbs to the command."""
+    topics.command(
+        name="create",
+        help=help_of(create),
+        epilog=examples(
+            'brokerless topics create timezone1 --schema "date string, message string"',
+            'brokerless topics create clicks --schema "user string, at timestamp, price decimal(10,2)" --partitions 4',
+        ),
+    )(create)
+    topics.command(
+        name="list", help=help_of(list_), epilog=examples("brokerless topics list", "brokerless topics list --json")
+    )(list_)
+    topics.command(name="describe", help=help_of(describe), epilog=examples("brokerless topics describe timezone1"))(
+        describe
+    )
+    topics.command(name="delete", help=help_of(delete), epilog=examples("brokerless topics delete timezone1 --yes"))(
+        delete
+    )
     app.add_typer(topics, name="topics")
 
 
-@topics.command(
-    epilog=examples(
-        'brokerless topics create timezone1 --schema "date string, message string"',
-        'brokerless topics create clicks --schema "user string, at timestamp, price decimal(10,2)" --partitions 4',
-    )
-)
 def create(
     ctx: typer.Context,
+    *,
     name: Name,
     schema: Annotated[
         str,
@@ -74,9 +84,8 @@ def create(
         say(f"Topic {name} at {topic.uri}: {topic.schema} ({partitions} {many}).")
 
 
-@topics.command(name="list", epilog=examples("brokerless topics list", "brokerless topics list --json"))
 def list_(
-    ctx: typer.Context, profile: ProfileOption = None, root: RootOption = None, as_json: JsonOption = False
+    ctx: typer.Context, *, profile: ProfileOption = None, root: RootOption = None, as_json: JsonOption = False
 ) -> None:
     """List the topics."""
     options = common(ctx, profile, root, as_json)
@@ -92,9 +101,9 @@ def list_(
         say(f"There are no topics in {settings.root}. Create one with 'brokerless topics create'.")
 
 
-@topics.command(epilog=examples("brokerless topics describe timezone1"))
 def describe(
     ctx: typer.Context,
+    *,
     name: Name,
     profile: ProfileOption = None,
     root: RootOption = None,
@@ -131,9 +140,9 @@ def describe(
     )
 
 
-@topics.command(epilog=examples("brokerless topics delete timezone1 --yes"))
 def delete(
     ctx: typer.Context,
+    *,
     name: Name,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     profile: ProfileOption = None,

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from brokerless.admin import create_dead_letters, describe_topic
-from brokerless.errors import BrokerlessError, PipelineError
 from brokerless.metrics import Histogram
 from brokerless.offsets import parse_start
 from brokerless.settings import Settings
+from brokerless.spark.failures import named_error
 from brokerless.spark.source import METADATA
 from brokerless.spark.worker import settings_option
 from brokerless.store import open_store
@@ -151,23 +151,6 @@ def run(stream: Stream, *, once: bool = False, as_json: bool = False, out: TextI
     cause = stream.query.exception()
     if cause is not None:
         raise named_error(str(cause)) from cause
-
-
-def named_error(text: str) -> BrokerlessError:
-    """The kit's error inside Spark's report of a failure in one of its processes; a PipelineError if there is none."""
-    from brokerless import errors
-
-    for line in reversed(text.splitlines()):
-        kind, colon, message = line.strip().partition(": ")
-        name = kind.rpartition("brokerless.errors.")[2]
-        error = getattr(errors, name, None) if colon and "brokerless.errors." in kind else None
-        if isinstance(error, type) and issubclass(error, BrokerlessError):
-            try:
-                return error(message)
-            except TypeError:
-                # Errors with context of their own (an earliest offset, a commit id) keep it in their text.
-                return PipelineError(f"{name}: {message}")
-    return PipelineError(f"Spark stopped the pipeline: {text[:2000]}")
 
 
 @contextmanager

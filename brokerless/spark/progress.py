@@ -55,22 +55,24 @@ class SourceOffset:
     Attributes:
         at: the position after the batch.
         since: the position with which this run began; the same in all offsets of a run.
+        born: where inputs begin that were deleted and created again: what comes before is another topic's.
         rows: messages up to ``at``, counted from the beginning of this run.
         seen: messages that the source knew of when it cut the batch, counted likewise; the difference is the lag.
     """
 
     at: Position
     since: Position
+    born: Position
     rows: int
     seen: int
 
     def to_dict(self) -> dict[str, object]:
         """As Spark wants it."""
-        return {"at": self.at, "since": self.since, "rows": self.rows, "seen": self.seen}
+        return {"at": self.at, "since": self.since, "born": self.born, "rows": self.rows, "seen": self.seen}
 
     @classmethod
     def of(cls, values: Mapping[str, object] | str) -> SourceOffset:
         """From Spark's dictionary or JSON text."""
         if isinstance(values, str):
             values = json.loads(values)
-        return cls(values["at"], values["since"], values["rows"], values["seen"])  # type: ignore[index,arg-type]
+        return cls(**values)  # type: ignore[arg-type]

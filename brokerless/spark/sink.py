@@ -34,6 +34,7 @@ from brokerless.log import DeltaLog, TxnAdvanced, epoch_of
 from brokerless.metrics import Histogram
 from brokerless.settings import Settings
 from brokerless.spark.progress import Position, SourceOffset, app_id, covers, follows, position_in
+from brokerless.spark.failures import named_error
 from brokerless.spark.session import scratch_root
 from brokerless.spark.worker import drop_archives, settings_option, store_of
 from brokerless.store import open_store
@@ -134,7 +135,9 @@ def write_stream(
     writer = df.writeStream.foreachBatch(sink.write).option("checkpointLocation", sink.checkpoint.as_uri())
     if interval_s > 0:
         writer = writer.trigger(processingTime=f"{int(interval_s * 1000)} milliseconds")
-    stream = Stream(writer.queryName(name).start(), name, _sink=sink)
+    # Spark wants the names of a session's queries to differ; ours are kept apart by fencing instead.
+    query = writer.queryName(f"{name}-{sink.checkpoint.name[:8]}").start()
+    stream = Stream(query, name, _sink=sink)
     sink.reports = stream.reports
     return stream
 
@@ -182,13 +185,19 @@ class _Sink:
             except BrokerlessError as error:
                 self.error = error
                 raise
+            except Exception as error:
+                cause = named_error(str(error)) if "brokerless.errors." in str(error) else None
+                self.error = cause or PipelineError(f"Batch {batch_id} failed: {type(error).__name__}: {error}")
+                raise
 
     def _write(self, df: DataFrame, batch_id: int) -> None:
         begun = time.perf_counter()
-        start, end, rows, lag = self._range(batch_id)
+        start, offset, rows = self._range(batch_id)
+        end, lag = offset.at, offset.seen - offset.rows
         todo: list[_Output] = []
         for output in self._outputs():
-            done = output.position(end)
+            recorded = output.position(end)
+            done = {table: max(version, offset.born.get(table, 0)) for table, version in recorded.items()}
             if covers(done, start, end):
                 continue
             if not follows(done, start) and not (output is self._letters and _behind(done, start)):
@@ -224,13 +233,13 @@ class _Sink:
         )
         del self.reports[:-10_000]
 
-    def _range(self, batch_id: int) -> tuple[Position, Position, int, int]:
-        """Start, end, rows and lag of a batch, from the scratch checkpoint's offset log, which Spark wrote before it."""
+    def _range(self, batch_id: int) -> tuple[Position, SourceOffset, int]:
+        """A batch's start, end and rows, from the scratch checkpoint's offset log, which Spark wrote before it."""
         end = _read_offsets(self.checkpoint, batch_id)
         if batch_id == 0:
-            return end.since, end.at, end.rows, end.seen - end.rows
+            return end.since, end, end.rows
         start = _read_offsets(self.checkpoint, batch_id - 1)
-        return start.at, end.at, end.rows - start.rows, end.seen - end.rows
+        return start.at, end, end.rows - start.rows
 
     def _outputs(self) -> list[_Output]:
         return [self._output] if self._letters is None else [self._letters, self._output]

@@ -23,7 +23,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -197,7 +197,8 @@ class Reader(DataSourceStreamReader):
             self._until = {table: source.log.refresh().version for table, source in self._inputs.items()}
         if len(self._inputs) > 1:
             self._pool = ThreadPoolExecutor(min(len(self._inputs), 16))
-        self._first = self._last = SourceOffset(at, at, 0, 0)
+        born = {table: source.log.state.metadata.first_version for table, source in self._inputs.items()}
+        self._first = self._last = SourceOffset(at, at, {t: v for t, v in born.items() if v}, rows=0, seen=0)
         return self._first
 
     def _recorded(self, store: Store) -> tuple[Position, Position]:
@@ -242,7 +243,7 @@ class Reader(DataSourceStreamReader):
             return last
         done = last.rows + rows
         seen = done + sum(commit.rows for queue in queues.values() for commit in queue)
-        return SourceOffset(at, last.since, done, seen)
+        return replace(last, at=at, rows=done, seen=seen)
 
     def _end(self, table: str) -> int | None:
         return None if self._until is None else self._until[table]

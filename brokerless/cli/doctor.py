@@ -1,0 +1,360 @@
+"""``brokerless doctor``: what is needed, what is there, and how to mend the difference."""
+
+from __future__ import annotations
+
+import dataclasses
+import http.client
+import importlib.metadata
+import re
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+from urllib.parse import urlsplit
+
+import typer
+
+from brokerless.cli.app import (
+    Common,
+    JsonOption,
+    ProfileOption,
+    RootOption,
+    check_listening,
+    common,
+    environment,
+    examples,
+    help_of,
+)
+from brokerless.cli.output import print_json, printable
+from brokerless.cli.server import state_dir
+from brokerless.errors import (
+    AccessDenied,
+    BrokerlessError,
+    BucketNotFound,
+    ConditionalPutUnsupported,
+    ConfigError,
+    StoreError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from brokerless.settings import Settings
+    from brokerless.store import Store
+
+Verdict = Literal["ok", "warn", "fail", "skip"]
+
+_PYTHONS: Final = ((3, 11), (3, 13))
+_MIB: Final = 2**20
+_DISK_FAIL: Final = 64 * _MIB
+"""As the local servers: below it, they start and then fail in the middle of a commit."""
+_DISK_WARN: Final = 1024 * _MIB
+"""Spark's scratch, a spool of a large input and a laptop's test data need room."""
+
+SKEW_WARN_S: Final = 1.0
+"""Latencies compare the producer's clock with the reader's, so a second of skew drowns every latency that is measured
+here. The store's own clock stands in for all other machines."""
+
+SKEW_FAIL_S: Final = 900.0
+"""AWS refuses requests that are signed more than 15 minutes away from its clock (RequestTimeTooSkewed)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    verdict: Verdict
+    detail: str
+    fix: str = ""
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the verb to the command."""
+    app.command(
+        help=help_of(doctor),
+        epilog=examples("brokerless doctor", "brokerless doctor --profile aws --root s3://bucket/prefix"),
+    )(doctor)
+
+
+def doctor(
+    ctx: typer.Context, *, profile: ProfileOption = None, root: RootOption = None, as_json: JsonOption = False
+) -> None:
+    """Check Java, Python, packages, ports, disk, credentials, bucket, clock and the store; exit 1 if something fails.
+
+    The store is asked to create one small object twice, which is how commits are kept apart; it is removed again.
+    """
+    options = common(ctx, profile, root, as_json)
+    checks: list[Check] = []
+    with _Look(options) as look:
+        for check in diagnose(options):
+            look(check)
+            checks.append(check)
+    if options.as_json:
+        print_json([dataclasses.asdict(check) for check in checks])
+    else:
+        _show(checks)
+    if any(check.verdict == "fail" for check in checks):
+        raise typer.Exit(1)
+
+
+def diagnose(options: Common) -> Iterator[Check]:
+    """All checks, in the order in which they build on each other."""
+    yield _python()
+    yield _packages()
+    yield _java()
+    yield _loopback()
+    yield from _disk()
+    try:
+        settings = options.settings()
+    except ConfigError as error:
+        yield Check("settings", "fail", str(error))
+        for name in ("endpoint", "clock", "credentials", "bucket", "conditional PUT"):
+            yield Check(name, "skip", "needs the settings")
+        return
+    yield Check("settings", "ok", f"profile {settings.profile}, topics in {settings.root}")
+    yield from _store(settings)
+
+
+def _python() -> Check:
+    version = sys.version_info[:3]
+    text = ".".join(map(str, version))
+    low, high = _PYTHONS
+    if low <= version[:2] <= high:
+        return Check("python", "ok", f"{text} at {sys.executable}")
+    return Check(
+        "python",
+        "fail",
+        f"{text} at {sys.executable}; Glue and EMR Serverless run {low[0]}.{low[1]} to {high[0]}.{high[1]}",
+        "Make the environment with one of these: make setup PYTHON=python3.11",
+    )
+
+
+def _packages() -> Check:
+    """Installed versions against the pins of this very package; a pin is written once, in pyproject.toml."""
+    wanted: dict[str, str] = {}
+    try:
+        requirements = importlib.metadata.requires("brokerless") or []
+    except importlib.metadata.PackageNotFoundError:
+        return Check("packages", "warn", "brokerless is not installed, so its pins are unknown", "make setup")
+    for requirement in requirements:
+        match = re.match(r"([A-Za-z0-9._-]+)\s*==\s*([^\s;,]+)", requirement)
+        if match and match[1].lower() in {"pyspark", "delta-spark", "deltalake", "obstore", "ministack"}:
+            wanted[match[1].lower()] = match[2]
+    missing: list[str] = []
+    other: list[str] = []
+    for name, version in wanted.items():
+        try:
+            have = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            missing.append(name)
+            continue
+        if have != version:
+            other.append(f"{name} {have} instead of {version}")
+    if other:
+        return Check(
+            "packages", "fail", "; ".join(other), "pip install 'brokerless[spark,local]', in a fresh environment"
+        )
+    if missing:
+        return Check(
+            "packages",
+            "warn",
+            f"not installed: {', '.join(missing)}",
+            "For pipelines and the local server: pip install 'brokerless[spark,local]'",
+        )
+    return Check("packages", "ok", ", ".join(f"{name} {version}" for name, version in sorted(wanted.items())))
+
+
+def _java() -> Check:
+    from brokerless.spark.java import find_java_home
+
+    try:
+        home = find_java_home(environment())
+    except ConfigError as error:
+        return Check("java", "fail", str(error), "Producers and readers do without; pipelines need it.")
+    return Check("java", "ok", str(home))
+
+
+def _loopback() -> Check:
+    """Spark, its workers and the local server all talk by way of the loopback interface."""
+    from brokerless.local.server import HOST, free_port, status
+
+    try:
+        port = free_port()
+        with socket.socket() as listener:
+            listener.bind((HOST, port))
+            listener.listen(1)
+            socket.create_connection((HOST, port), 2).close()
+    except OSError as error:
+        return Check(
+            "ports",
+            "fail",
+            f"a connection to {HOST} failed: {error.strerror or error}",
+            "Allow programs to listen on and connect to the loopback interface (firewall, sandbox).",
+        )
+    running = status(state_dir())
+    server = f"; brokerless up: {running.kind} at {running.endpoint}" if running is not None else ""
+    return Check("ports", "ok", f"free ports on {HOST} can be used{server}")
+
+
+def _disk() -> Iterator[Check]:
+    folders = {"scratch disk": Path(tempfile.gettempdir()), "state disk": state_dir().absolute()}
+    fixes = {
+        "scratch disk": "Make room there, or set TMPDIR.",
+        "state disk": "Make room there, or set BROKERLESS_STATE_DIR.",
+    }
+    for name, folder in folders.items():
+        place = folder
+        while not place.exists():
+            place = place.parent
+        try:
+            free = shutil.disk_usage(place).free
+            with tempfile.TemporaryFile(dir=place):
+                pass
+        except OSError as error:
+            yield Check(name, "fail", f"{folder} cannot be written: {error.strerror or error}", fixes[name])
+            continue
+        verdict: Verdict = "fail" if free < _DISK_FAIL else "warn" if free < _DISK_WARN else "ok"
+        yield Check(name, verdict, f"{free / 2**30:.1f} GiB free at {folder}", "" if verdict == "ok" else fixes[name])
+
+
+def _store(settings: Settings) -> Iterator[Check]:
+    from brokerless.admin import check_conditional_put
+    from brokerless.store import open_store
+
+    on_s3 = settings.root.startswith("s3://")
+    endpoint = settings.endpoint or (f"https://s3.{settings.region}.amazonaws.com" if on_s3 else None)
+    if endpoint is None:
+        yield Check("endpoint", "skip", f"{settings.root} needs none")
+        yield Check("clock", "skip", "no server to compare with")
+    else:
+        reached = _endpoint(endpoint)
+        yield reached
+        if reached.verdict == "fail":
+            for name in ("clock", "credentials", "bucket", "conditional PUT"):
+                yield Check(name, "skip", "needs the endpoint")
+            return
+        yield _clock(endpoint)
+    yield from _access(settings, open_store(settings), check_conditional_put)
+
+
+def _endpoint(endpoint: str) -> Check:
+    try:
+        check_listening(endpoint)
+    except BrokerlessError as error:
+        return Check("endpoint", "fail", str(error))
+    return Check("endpoint", "ok", f"{endpoint} accepts connections")
+
+
+def _clock(endpoint: str) -> Check:
+    try:
+        skew, error_s = clock_skew(endpoint)
+    except (OSError, http.client.HTTPException, ValueError, TypeError) as error:
+        return Check("clock", "warn", f"{endpoint} did not tell its time ({error})", "Compare the clocks by hand.")
+    text = f"the store's clock is {abs(skew):.1f} s {'ahead' if skew > 0 else 'behind'} (within {error_s:.1f} s)"
+    fix = "Set this machine's clock by NTP: requests are signed and latencies measured with it."
+    # Only what cannot be the header's coarseness is held against the clock.
+    sure = abs(skew) - error_s
+    if sure >= SKEW_FAIL_S:
+        return Check("clock", "fail", text + "; requests are refused", fix)
+    if sure > SKEW_WARN_S:
+        return Check("clock", "warn", text + "; latencies will be wrong by that", fix)
+    return Check("clock", "ok", text)
+
+
+def clock_skew(endpoint: str, *, now: Callable[[], float] = time.time) -> tuple[float, float]:
+    """How far the server's clock is ahead of this one, and how sure that is, both in seconds.
+
+    The ``Date`` header has whole seconds, cut off, and the answer was made some time between request and arrival.
+
+    Raises:
+        OSError, HTTPException, ValueError, TypeError: no answer, or one without a date.
+    """
+    parts = urlsplit(endpoint)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=5)
+    try:
+        before = now()
+        connection.request("HEAD", "/")
+        header = connection.getresponse().getheader("Date")
+        after = now()
+    finally:
+        connection.close()
+    if header is None:
+        raise ValueError("no Date header")
+    there = parsedate_to_datetime(header).timestamp() + 0.5
+    return there - (before + after) / 2, 0.5 + (after - before) / 2
+
+
+def _access(settings: Settings, store: Store, probe: Callable[[Store], None]) -> Iterator[Check]:
+    source = "from the environment" if settings.access_key else "from the platform's chain"
+    local = settings.profile != "aws"
+    try:
+        store.folders()
+    except AccessDenied as error:
+        yield Check("credentials", "fail", str(error), "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to valid ones.")
+        yield from (Check(name, "skip", "needs the credentials") for name in ("bucket", "conditional PUT"))
+        return
+    except BucketNotFound as error:
+        yield Check("credentials", "ok", source)
+        yield Check(
+            "bucket",
+            "warn" if local else "fail",
+            str(error),
+            "'brokerless topics create' creates it." if local else "Create it, or choose another root.",
+        )
+        yield Check("conditional PUT", "skip", "needs the bucket")
+        return
+    except (StoreError, ConfigError) as error:
+        yield Check("credentials", "fail", str(error))
+        yield from (Check(name, "skip", "the store did not answer") for name in ("bucket", "conditional PUT"))
+        return
+    yield Check("credentials", "ok", source)
+    yield Check("bucket", "ok", f"{settings.root} can be listed")
+    try:
+        probe(store)
+    except ConditionalPutUnsupported as error:
+        yield Check("conditional PUT", "fail", str(error))
+    except (StoreError, ConfigError) as error:
+        yield Check("conditional PUT", "fail", str(error), "Producers and pipelines need to write below the root.")
+    else:
+        yield Check("conditional PUT", "ok", "a second PUT of the same object was refused, as it must be")
+
+
+class _Look:
+    """Shows that something is going on, on a terminal."""
+
+    def __init__(self, options: Common) -> None:
+        self._live = sys.stderr.isatty() and not options.as_json
+
+    def __enter__(self) -> Callable[[Check], None]:
+        return self._look
+
+    def __exit__(self, *error: object) -> None:
+        self._write("")
+
+    def _look(self, check: Check) -> None:
+        self._write(f"checked: {check.name}")
+
+    def _write(self, text: str) -> None:
+        if self._live:
+            print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def _show(checks: list[Check]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    colours = {"ok": "green", "warn": "yellow", "fail": "red", "skip": "dim"}
+    table = Table("check", "result", "detail", "fix", box=SIMPLE_HEAD, pad_edge=False)
+    for check in checks:
+        verdict = Text(check.verdict, style=colours[check.verdict])
+        table.add_row(check.name, verdict, Text(printable(check.detail)), Text(printable(check.fix)))
+    Console(width=None if sys.stdout.isatty() else 160, highlight=False).print(table)

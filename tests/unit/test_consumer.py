@@ -1,0 +1,377 @@
+"""Consumers against a store in memory: starts, fairness, repetitions, errors that lose nothing, polling that backs off."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from brokerless.admin import create_topic, delete_topic
+from brokerless.consumer import REMEMBERED_PATHS, RETENTION_CHECK_S, Batch, Consumer, Tail, _Part
+from brokerless.entries import Add, build_entry
+from brokerless.errors import ConfigError, OffsetOutOfRange, StoreError, StoreUnavailable, TopicDeleted, TopicNotFound
+from brokerless.log import DeltaLog
+from brokerless.offsets import Offset, Start
+from brokerless.producer import Producer
+from brokerless.topics import Schema
+from tests.support.checkpoints import clean_up, write_checkpoint
+from tests.support.fakes import START_US, FakeClock, FakeStore
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SCHEMA = Schema.parse("n long")
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def store(clock: FakeClock) -> FakeStore:
+    store = FakeStore(clock)
+    create_topic(store, "t", SCHEMA, clock=clock)
+    return store
+
+
+def send(store: FakeStore, *numbers: int, topic: str = "t") -> None:
+    Producer(topic, store=store, clock=store.clock).send({"n": list(numbers)})
+
+
+def consumer(store: FakeStore, start: Start = "beginning", *, topics: str | Sequence[str] = "t", **more: Any) -> Consumer:
+    return Consumer(topics, start=start, store=store, clock=store.clock, **more)
+
+
+def numbers(batches: list[Batch]) -> list[int]:
+    return [n for batch in batches for n in pa.table(batch.data)["n"].to_pylist()]
+
+
+def drain(reader: Consumer) -> list[int]:
+    found: list[int] = []
+    while batches := reader.poll(0):
+        found += numbers(batches)
+    return found
+
+
+def append(store: FakeStore, adds: list[Add], *, removes: Sequence[str] = (), operation: str = "WRITE") -> None:
+    """An entry as another writer could write it."""
+    version = DeltaLog(store, "t", clock=store.clock).head() + 1
+    body = build_entry(
+        commit_id=f"foreign-{version}",
+        timestamp_ms=store.clock.time_us() // 1000,
+        operation=operation,
+        engine="other",
+        adds=adds,
+        removes=removes,
+    )
+    store.put(f"t/_delta_log/{version:020d}.json", body)
+
+
+def files(store: FakeStore) -> list[str]:
+    return [add.path for entry in DeltaLog(store, "t", clock=store.clock).read_from(0) for add in entry.adds]
+
+
+# Starts
+
+
+def test_every_kind_of_start(store: FakeStore, clock: FakeClock) -> None:
+    for n in range(1, 5):
+        clock.advance(10)
+        send(store, n * 10, n * 10 + 1)
+    second = datetime.fromtimestamp(START_US / 1e6, UTC) + timedelta(seconds=20)
+    assert drain(consumer(store, "beginning")) == [10, 11, 20, 21, 30, 31, 40, 41]
+    assert drain(consumer(store, "latest")) == []
+    assert drain(consumer(store, Offset(0))) == drain(consumer(store, Offset(1))) == drain(consumer(store))
+    assert drain(consumer(store, Offset(3, 1))) == [31, 40, 41]
+    assert drain(consumer(store, Offset(3, 2))) == [40, 41]
+    assert drain(consumer(store, Offset(3, 99))) == [40, 41]
+    assert drain(consumer(store, Offset(5))) == []
+    assert drain(consumer(store, second)) == [20, 21, 30, 31, 40, 41]
+    assert drain(consumer(store, second + timedelta(microseconds=1))) == [30, 31, 40, 41]
+
+
+def test_batches_say_their_offsets(store: FakeStore) -> None:
+    send(store, 1, 2, 3)
+    send(store, 4)
+    reader = consumer(store, Offset(1, 1))
+    batches = [*reader.poll(0), *reader.poll(0)]
+    assert [(str(batch.first), numbers([batch]), str(batch.next)) for batch in batches] == [
+        ("1:1", [2, 3], "2:0"),
+        ("2:0", [4], "3:0"),
+    ]
+    assert reader.position() == {("t", 0): Offset(3)}
+    reader.seek(batches[0].next)
+    assert drain(reader) == [4]
+
+
+@pytest.mark.parametrize("start", [Offset(3), Offset(99)])
+def test_an_offset_beyond_the_end_is_refused(store: FakeStore, start: Offset) -> None:
+    send(store, 1)
+    with pytest.raises(OffsetOutOfRange) as caught:
+        consumer(store, start)
+    assert caught.value.earliest == Offset(1)
+
+
+def test_an_offset_that_clean_up_removed_is_refused_at_once(store: FakeStore, clock: FakeClock) -> None:
+    for n in range(5):
+        send(store, n)
+    log = DeltaLog(store, "t", clock=clock)
+    write_checkpoint(log)
+    clean_up(log, below=4)
+    for gone in (0, 1, 3):
+        with pytest.raises(OffsetOutOfRange) as caught:
+            consumer(store, Offset(gone))
+        assert caught.value.earliest == Offset(4)
+    assert drain(consumer(store, Offset(4))) == [3, 4]
+    assert drain(consumer(store, "beginning")) == [3, 4]
+
+
+def test_a_reader_that_clean_up_overtakes_is_told(store: FakeStore, clock: FakeClock) -> None:
+    send(store, 1)
+    reader = consumer(store)
+    assert drain(reader) == [1]
+    for n in range(2, 6):
+        send(store, n)
+    log = DeltaLog(store, "t", clock=clock)
+    write_checkpoint(log)
+    clean_up(log, below=4)
+    clock.advance(RETENTION_CHECK_S)
+    with pytest.raises(OffsetOutOfRange) as caught:
+        reader.poll(10)
+    assert caught.value.earliest == Offset(4)
+    reader.seek(caught.value.earliest)
+    assert drain(reader) == [4, 5]
+
+
+def test_seek_on_a_handle_that_clean_up_has_overtaken(store: FakeStore, clock: FakeClock) -> None:
+    reader = consumer(store)
+    for n in range(1, 6):
+        send(store, n)
+    log = DeltaLog(store, "t", clock=clock)
+    write_checkpoint(log)
+    clean_up(log, below=4)
+    clock.advance(7200)
+    reader.seek("beginning")
+    assert drain(reader) == [4, 5]
+    reader.seek("latest")
+    assert drain(reader) == []
+    assert reader.position() == {("t", 0): Offset(6)}
+
+
+def test_wrong_topics_and_partitions(store: FakeStore) -> None:
+    with pytest.raises(TopicNotFound):
+        consumer(store, topics="none")
+    with pytest.raises(ConfigError, match="partitions 0 to 0, not 1"):
+        consumer(store, partitions=[1])
+    for nothing in ({"topics": []}, {"partitions": []}):
+        with pytest.raises(ConfigError, match="at least one"):
+            consumer(store, **nothing)  # type: ignore[arg-type]
+
+
+# What is delivered
+
+
+def test_messages_behind_entries_without_messages_come_at_once(store: FakeStore) -> None:
+    for _ in range(3):
+        append(store, [])
+    send(store, 1)
+    assert numbers(consumer(store).poll(0)) == [1]
+
+
+def test_rewrites_are_not_delivered(store: FakeStore) -> None:
+    send(store, 1)
+    send(store, 2)
+    (first, second) = files(store)
+    store.put("t/compacted.parquet", b"never read")
+    append(store, [Add("compacted.parquet", 1, 2, 1, data_change=False)], removes=[first, second], operation="OPTIMIZE")
+    send(store, 3)
+    assert drain(consumer(store)) == [1, 2, 3]
+
+
+def test_a_file_added_twice_is_delivered_once(store: FakeStore) -> None:
+    send(store, 1)
+    (path,) = files(store)
+    append(store, [Add(path, 1, 1, 1)])
+    append(store, [Add(path, 1, 1, 1), Add(path, 1, 1, 1)])
+    send(store, 2)
+    assert drain(consumer(store)) == [1, 2]
+
+
+def test_the_memory_for_repetitions_is_bounded(store: FakeStore, clock: FakeClock) -> None:
+    tail = Tail(DeltaLog(store, "t", clock=clock), 0, clock=clock)
+    adds = [Add(f"f{n}", 1, 1, 1) for n in range(REMEMBERED_PATHS + 5)]
+    append(store, adds)
+    (_, entry) = tail.take(10)
+    mark = tail.mark()
+    assert len(tail.new_files(entry)) == len(adds)
+    assert len(tail.new_files(entry)) == 5  # the oldest are forgotten, the newest not
+    tail.rewind(mark)
+    assert tail.version == mark[0]
+    assert len(tail.new_files(entry)) == len(adds)
+
+
+def test_partitions_are_merged_fairly(store: FakeStore, clock: FakeClock) -> None:
+    create_topic(store, "p", SCHEMA, partitions=3, clock=clock)
+    producer = Producer("p", store=store, clock=clock)
+    for n in range(30):
+        producer.send({"n": [n]})
+    clock.advance(10)  # no entry is young any more: only the limit of bytes ends a turn
+    reader = consumer(store, topics="p", batch_bytes=1)
+    firsts, seen = [], []
+    while batches := reader.poll(0):
+        assert sorted(batch.partition for batch in batches) == [0, 1, 2]
+        firsts.append(batches[0].partition)
+        seen += numbers(batches)
+    assert sorted(seen) == list(range(30))
+    assert {firsts.count(partition) for partition in range(3)} <= {3, 4}
+
+
+def test_several_topics_and_chosen_partitions(store: FakeStore, clock: FakeClock) -> None:
+    create_topic(store, "p", SCHEMA, partitions=2, clock=clock)
+    producer = Producer("p", store=store, clock=clock)
+    acks = [producer.send({"n": [n]})[0] for n in range(4)]
+    send(store, 100)
+    assert sorted(drain(consumer(store, topics=["t", "p"]))) == [0, 1, 2, 3, 100]
+    wanted = [n for n, ack in enumerate(acks) if ack.partition == 1]
+    assert drain(consumer(store, topics="p", partitions=[1])) == wanted
+
+
+# Errors lose nothing
+
+
+def test_a_failed_fetch_gives_the_same_messages_again(store: FakeStore, clock: FakeClock) -> None:
+    for n in range(5):
+        send(store, n)
+    clock.advance(10)
+    reader = consumer(store, Offset(2, 0))
+    victim = f"t/{files(store)[3]}"
+
+    def fail(path: str) -> None:
+        if path == victim:
+            store.on_get = None
+            raise StoreUnavailable("down")
+
+    store.on_get = fail
+    with pytest.raises(StoreUnavailable):
+        reader.poll(0)
+    assert reader.position() == {("t", 0): Offset(2)}
+    assert drain(reader) == [1, 2, 3, 4]
+
+
+def test_an_error_does_not_forget_what_was_delivered_before(store: FakeStore) -> None:
+    send(store, 1)
+    reader = consumer(store)
+    assert drain(reader) == [1]
+    (path,) = files(store)
+    append(store, [Add(path, 1, 1, 1)])
+    send(store, 2)
+
+    def fail(where: str) -> None:
+        if where.endswith(".parquet"):
+            store.on_get = None
+            raise StoreUnavailable("down")
+
+    store.on_get = fail
+    with pytest.raises(StoreUnavailable):
+        reader.poll(0)
+    assert drain(reader) == [2]
+
+
+def test_one_failing_partition_does_not_cost_the_others_messages(store: FakeStore, clock: FakeClock) -> None:
+    create_topic(store, "p", SCHEMA, partitions=2, clock=clock)
+    producer = Producer("p", store=store, clock=clock)
+    for n in range(4):
+        producer.send({"n": [n]})
+    reader = consumer(store, topics="p")
+    released, ended = threading.Event(), threading.Event()
+    real = _Part.take
+
+    def take(part: _Part, max_bytes: int) -> list[Any]:
+        if part.number == 1:  # the first in this turn
+            raise StoreUnavailable("down")
+        try:
+            released.wait(0.2)  # a straggler; only a poll that does not wait for it can release it earlier
+            return real(part, max_bytes)
+        finally:
+            ended.set()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_Part, "take", take)
+        with pytest.raises(StoreUnavailable):
+            reader.poll(0)
+        released.set()
+        assert ended.wait(10)
+    assert set(reader.position().values()) == {Offset(1)}
+    assert sorted(drain(reader)) == [0, 1, 2, 3]
+
+
+def test_a_file_that_is_gone_is_named(store: FakeStore) -> None:
+    send(store, 1)
+    store.delete([f"t/{files(store)[0]}"])
+    with pytest.raises(StoreError, match=r"t/part-.* is in the log but not in the store"):
+        consumer(store).poll(0)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_deleted_topic_stops_the_reader(store: FakeStore, clock: FakeClock, again: bool) -> None:
+    reader = consumer(store, "latest")
+    delete_topic(store, "t", clock=clock)
+    if again:
+        create_topic(store, "t", SCHEMA, clock=clock)
+    with pytest.raises(TopicDeleted):
+        reader.poll(0)
+
+
+# Polling
+
+
+def test_idle_polls_back_off_and_cost_gets_not_lists(store: FakeStore, clock: FakeClock) -> None:
+    send(store, 1)
+    reader = consumer(store, idle_poll_max_s=0.25)
+    drain(reader)
+    clock.advance(10)
+    store.requests.clear()
+    clock.slept.clear()
+    assert reader.poll(60) == []
+    assert clock.slept[0] <= 0.02
+    assert clock.slept[10] == 0.25
+    assert set(store.requests) == {"GET"}
+    # 60 s at four a second, the checkpoint hint each 5 s, and the way up to the ceiling.
+    assert store.requests["GET"] <= 240 + 12 + 10
+
+
+def test_short_polls_back_off_together(store: FakeStore, clock: FakeClock) -> None:
+    reader = consumer(store, idle_poll_max_s=1.0)
+    clock.advance(10)
+    store.requests.clear()
+    for _ in range(60):
+        assert reader.poll(1.0) == []
+    assert store.requests["GET"] <= 2 * 60 + 12 + 10
+
+
+def test_polls_are_fast_while_messages_flow(store: FakeStore, clock: FakeClock) -> None:
+    reader = consumer(store)
+    clock.advance(10)
+    reader.poll(5)
+    clock.on_sleep = lambda: send(store, 1) if len(clock.slept) % 10 == 0 else None
+    clock.slept.clear()
+    assert reader.poll(5)
+    clock.slept.clear()
+    assert reader.poll(5)
+    assert set(clock.slept) == {0.01}
+
+
+def test_close_ends_iteration(store: FakeStore, clock: FakeClock) -> None:
+    for n in range(3):
+        send(store, n)
+    reader = consumer(store)
+    seen = []
+    for batch in reader:
+        seen += numbers([batch])
+        if len(seen) == 3:
+            clock.on_sleep = reader.close
+    assert seen == [0, 1, 2]

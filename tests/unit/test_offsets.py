@@ -1,0 +1,61 @@
+"""Places in a topic, printed and read back."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brokerless.errors import ConfigError
+from brokerless.offsets import Ack, Offset, parse_start
+
+NUMBERS = st.integers(min_value=0, max_value=10**18 - 1)
+
+
+@given(NUMBERS, NUMBERS)
+def test_parse_is_the_inverse_of_str(version: int, index: int) -> None:
+    offset = Offset(version, index)
+    assert Offset.parse(str(offset)) == offset
+    assert parse_start(str(offset)) == offset
+
+
+@given(st.tuples(NUMBERS, NUMBERS), st.tuples(NUMBERS, NUMBERS))
+def test_offsets_are_ordered_as_their_messages(a: tuple[int, int], b: tuple[int, int]) -> None:
+    assert (Offset(*a) < Offset(*b)) == (a < b)
+
+
+@pytest.mark.parametrize("text", ["", "12", "12:", ":3", "-1:0", "1:2:3", "1 :2", "x:y", "1" * 19 + ":0", "１:２x"])
+def test_text_that_is_no_offset_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="not an offset"):
+        Offset.parse(text)
+
+
+def test_starts() -> None:
+    assert parse_start("beginning") == "beginning"
+    assert parse_start("latest") == "latest"
+    assert parse_start("2026-03-29T03:30:00+02:00") == datetime(2026, 3, 29, 1, 30, tzinfo=UTC)
+    assert parse_start("2026-03-29T01:30:00Z") == datetime(2026, 3, 29, 1, 30, tzinfo=UTC)
+
+
+@given(st.datetimes(timezones=st.just(timezone(timedelta(hours=5, minutes=45)))))
+def test_any_instant_with_an_offset_is_a_start(instant: datetime) -> None:
+    try:
+        expected = instant.astimezone(UTC)
+    except OverflowError:
+        return  # year 1, minus the offset
+    assert parse_start(instant.isoformat()) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "because"), [("2026-03-29T01:30:00", "no UTC offset"), ("soon", "no place to start"), ("", "no place")]
+)
+def test_what_is_no_start_is_refused(text: str, because: str) -> None:
+    with pytest.raises(ConfigError, match=because):
+        parse_start(text)
+
+
+def test_acknowledgement_knows_its_first_and_last_message() -> None:
+    ack = Ack("t", 0, version=7, first_index=2, rows=3)
+    assert (ack.first, ack.last) == (Offset(7, 2), Offset(7, 4))

@@ -1,0 +1,468 @@
+"""Producers against a store in memory: buffers, failures row by row, identity, partitions."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from brokerless.admin import create_topic, delete_topic
+from brokerless.clock import Clock
+from brokerless.consumer import Consumer
+from brokerless.errors import (
+    AccessDenied,
+    BrokerlessError,
+    BufferFull,
+    CommitUnknown,
+    ConfigError,
+    DeliveryFailed,
+    MessageError,
+    ProducerFenced,
+    SchemaError,
+    TopicDeleted,
+    TopicNotFound,
+    UsageError,
+)
+from brokerless.log import DeltaLog
+from brokerless.partitioner import partition_of
+from brokerless.producer import Producer
+from brokerless.topics import Schema
+from tests.support.fakes import FakeClock, FakeStore, Put
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SCHEMA = Schema.parse("k string, n long")
+WAIT_S = 10
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def store(clock: FakeClock) -> FakeStore:
+    store = FakeStore(clock)
+    create_topic(store, "t", SCHEMA, clock=clock)
+    create_topic(store, "p4", SCHEMA, partitions=4, clock=clock)
+    return store
+
+
+def rows(*numbers: int, key: str | None = None) -> list[dict[str, Any]]:
+    return [{"k": key or str(n), "n": n} for n in numbers]
+
+
+def read(store: FakeStore, topic: str = "t") -> dict[int, list[int]]:
+    """The numbers in each partition, in order."""
+    found: dict[int, list[int]] = {}
+    with Consumer(topic, start="beginning", store=store, clock=FakeClock()) as consumer:
+        while batches := consumer.poll(0):
+            for batch in batches:
+                found.setdefault(batch.partition, []).extend(pa.table(batch.data)["n"].to_pylist())
+    return found
+
+
+def parquet(store: FakeStore) -> set[str]:
+    return {path for path in store.objects if path.endswith(".parquet")}
+
+
+class Gate(FakeStore):
+    """Holds conditional PUTs back until it is opened."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.open = threading.Event()
+        self.open.set()
+        self.waiting = threading.Semaphore(0)
+
+    def put_if_absent(self, path: str, data: bytes) -> Any:
+        self.waiting.release()
+        assert self.open.wait(WAIT_S)
+        return super().put_if_absent(path, data)
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    gate = Gate(Clock())
+    create_topic(gate, "t", SCHEMA)
+    yield gate
+    gate.open.set()
+
+
+def test_acknowledgements_say_where_the_messages_are(store: FakeStore, clock: FakeClock) -> None:
+    producer = Producer("t", store=store, clock=clock)
+    (first,) = producer.send(rows(1, 2))
+    (second,) = producer.send({"k": ["x"], "n": [3]})
+    assert (str(first.first), str(first.last), first.rows) == ("1:0", "1:1", 2)
+    assert str(second.first) == "2:0"
+    assert read(store) == {0: [1, 2, 3]}
+
+
+def test_nothing_costs_nothing(store: FakeStore, clock: FakeClock) -> None:
+    producer = Producer("t", store=store, clock=clock)
+    store.requests.clear()
+    assert producer.send([]) == ()
+    assert producer.enqueue([]).result(0) == ()
+    producer.close()
+    assert not store.requests
+
+
+def test_one_commit_is_one_object_and_one_entry(store: FakeStore, clock: FakeClock) -> None:
+    producer = Producer("t", store=store, clock=clock)
+    producer.send(rows(1))
+    store.requests.clear()
+    producer.send(rows(*range(1000)))
+    assert store.requests == {"PUT": 2}
+
+
+@pytest.mark.parametrize(
+    ("messages", "error"), [([{"zz": 1}], SchemaError), ([{"n": "x"}], MessageError), ({"n": [1]}, SchemaError)]
+)
+def test_bad_messages_are_refused_before_anything_is_written(
+    store: FakeStore, clock: FakeClock, messages: Any, error: type[Exception]
+) -> None:
+    with Producer("t", store=store, clock=clock) as producer:
+        store.requests.clear()
+        for call in (producer.send, producer.enqueue):
+            with pytest.raises(error):
+                call(messages)
+        assert not store.requests
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"linger_s": -1}, {"batch_rows": 0}, {"buffer_bytes": 0}, {"delivery_timeout_s": 0}, {"producer_id": ""},
+     {"producer_id": "a/b"}, {"producer_id": "x" * 201}],
+)  # fmt: skip
+def test_bad_settings_stop_at_the_start(store: FakeStore, clock: FakeClock, arguments: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        Producer("t", store=store, clock=clock, **arguments)
+
+
+def test_unknown_topic_and_key(store: FakeStore, clock: FakeClock) -> None:
+    with pytest.raises(TopicNotFound):
+        Producer("none", store=store, clock=clock)
+    with pytest.raises(SchemaError, match="no column 'z'.*it has: k, n"):
+        Producer("t", store=store, clock=clock, key="z")
+
+
+def test_too_many_messages_in_one_call(store: FakeStore, clock: FakeClock) -> None:
+    with pytest.raises(UsageError, match="at most"):
+        Producer("t", store=store, clock=clock).send(pa.table({"k": pa.nulls(1_000_001), "n": pa.nulls(1_000_001)}))
+
+
+# Failures
+
+
+def test_unknown_outcome_names_the_rows_and_says_that_they_may_appear(store: FakeStore, clock: FakeClock) -> None:
+    producer = Producer("t", store=store, clock=clock, delivery_timeout_s=2)
+    store.puts = [Put("unknown", applied=False) for _ in range(100)]
+    with pytest.raises(DeliveryFailed, match="2 of 2 messages for 't'.*may or may not appear") as caught:
+        producer.send(rows(1, 2))
+    assert (caught.value.unacknowledged, caught.value.unknown) == ((0, 1), True)
+    assert isinstance(caught.value.__cause__, CommitUnknown)
+    store.puts.clear()
+    store.land_late_puts()
+    assert read(store) == {0: [1, 2]}  # its object was not removed
+
+
+def test_credentials_that_expire_in_doubt_do_not_cost_the_object(store: FakeStore, clock: FakeClock) -> None:
+    producer = Producer("t", store=store, clock=clock)
+    store.puts = [Put("unknown", applied=False), Put(ConfigError("no credentials"), applied=False)]
+    with pytest.raises(DeliveryFailed) as caught:
+        producer.send(rows(1))
+    assert caught.value.unknown
+    store.land_late_puts()
+    assert read(store) == {0: [1]}
+
+
+def test_a_refusal_says_that_nothing_is_in_the_log(store: FakeStore, clock: FakeClock) -> None:
+    producer = Producer("t", store=store, clock=clock)
+    store.puts = [Put(AccessDenied("no"), applied=False)]
+    with pytest.raises(DeliveryFailed, match="they are not in the log") as caught:
+        producer.send(rows(1))
+    assert not caught.value.unknown
+    assert read(store) == {}
+
+
+def test_rows_of_one_failed_partition_are_named_and_the_others_acknowledged(
+    store: FakeStore, clock: FakeClock
+) -> None:
+    producer = Producer("p4", store=store, clock=clock, key="k")
+    messages = rows(*range(20))
+    lost = partition_of("0", 4)
+    DeltaLog(store, "p4" if lost == 0 else f"p4.{lost}", clock=clock).delete()
+    with pytest.raises(DeliveryFailed) as caught:
+        producer.send(messages)
+    expected = tuple(n for n in range(20) if partition_of(str(n), 4) == lost)
+    assert caught.value.unacknowledged == expected
+    assert sum(ack.rows for ack in caught.value.acknowledged) == 20 - len(expected)
+
+
+def test_a_deleted_topic_stops_the_producer_and_leaves_no_object(store: FakeStore, clock: FakeClock) -> None:
+    producer = Producer("t", store=store, clock=clock)
+    delete_topic(store, "t", clock=clock)
+    before = parquet(store)
+    with pytest.raises(TopicDeleted):
+        producer.send(rows(1))
+    assert parquet(store) == before
+
+
+def test_an_upload_that_waited_too_long_is_uploaded_again(store: FakeStore, clock: FakeClock) -> None:
+    producer = Producer("t", store=store, clock=clock)
+
+    def sleep_and_be_swept() -> None:
+        clock.advance(2 * 3600)
+        store.delete(sorted(parquet(store)))
+
+    store.puts = [Put("created", before=sleep_and_be_swept)]
+    producer.send(rows(1))
+    assert read(store) == {0: [1]}
+
+
+# Identity
+
+
+def test_a_restarted_producer_writes_only_what_is_missing(store: FakeStore, clock: FakeClock) -> None:
+    first = Producer("t", store=store, clock=clock, producer_id="p")
+    first.send(rows(0), sequence=0)
+    (there,) = first.send(rows(1), sequence=1)
+    second = Producer("t", store=store, clock=clock, producer_id="p")
+    assert second.last_sequence() == 1
+    (again,) = second.send(rows(1), sequence=1)
+    (new,) = second.send(rows(2), sequence=2)
+    assert (there.duplicate, again.duplicate, new.duplicate) == (False, True, False)
+    assert read(store) == {0: [0, 1, 2]}
+
+
+def test_the_older_producer_is_fenced_and_cleans_up(store: FakeStore, clock: FakeClock) -> None:
+    old = Producer("t", store=store, clock=clock, producer_id="p")
+    old.send(rows(0))
+    new = Producer("t", store=store, clock=clock, producer_id="p")
+    new.send(rows(1))
+    before = parquet(store)
+    for _ in range(2):
+        with pytest.raises(ProducerFenced, match="'p' took over"):
+            old.send(rows(9))
+    assert parquet(store) == before
+    new.send(rows(2))
+    assert read(store) == {0: [0, 1, 2]}
+
+
+def test_unknown_outcome_then_the_same_sequence_again(store: FakeStore, clock: FakeClock) -> None:
+    producer = Producer("t", store=store, clock=clock, producer_id="p", delivery_timeout_s=2)
+    producer.send(rows(0), sequence=0)
+    store.puts = [Put("unknown", applied=False) for _ in range(100)]
+    with pytest.raises(DeliveryFailed):
+        producer.send(rows(1), sequence=1)
+    store.puts.clear()
+    store.land_late_puts()
+    (ack,) = producer.send(rows(1), sequence=1)
+    assert (ack.duplicate, ack.version) == (True, 3)
+    assert read(store) == {0: [0, 1]}
+
+
+def test_a_fresh_topic_does_not_remember_the_old_ones_sequences(store: FakeStore, clock: FakeClock) -> None:
+    Producer("t", store=store, clock=clock, producer_id="p").send(rows(0), sequence=5)
+    delete_topic(store, "t", clock=clock)
+    create_topic(store, "t", SCHEMA, clock=clock)
+    producer = Producer("t", store=store, clock=clock, producer_id="p")
+    assert producer.last_sequence() is None
+    (ack,) = producer.send(rows(1), sequence=0)
+    assert not ack.duplicate
+    assert read(store) == {0: [1]}
+
+
+def test_sequences_need_an_id(store: FakeStore, clock: FakeClock) -> None:
+    with pytest.raises(ConfigError):
+        Producer("t", store=store, clock=clock).send(rows(1), sequence=0)
+    with pytest.raises(ConfigError):
+        Producer("t", store=store, clock=clock, producer_id="p").send(rows(1), sequence=-1)
+    assert Producer("t", store=store, clock=clock).last_sequence() is None
+
+
+# Partitions
+
+
+def test_keys_go_where_kafka_sends_them_in_order(store: FakeStore, clock: FakeClock) -> None:
+    Producer("p4", store=store, clock=clock, key="k").send(rows(*range(50)))
+    found = read(store, "p4")
+    for partition in range(4):
+        assert found[partition] == [n for n in range(50) if partition_of(str(n), 4) == partition]
+
+
+def test_without_a_key_whole_commits_go_in_turn(store: FakeStore, clock: FakeClock) -> None:
+    producer = Producer("p4", store=store, clock=clock)
+    acks = [producer.send(rows(n))[0] for n in range(8)]
+    assert sorted(ack.partition for ack in acks) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+@pytest.mark.parametrize("key", ["k", None])
+def test_an_exact_resend_cuts_rows_as_the_first_time_null_keys_too(
+    store: FakeStore, clock: FakeClock, key: str | None
+) -> None:
+    messages = [*rows(1, 2, 3), {"k": None, "n": 4}, {"k": None, "n": 5}]
+    for seed in range(5):  # each restart begins its turns elsewhere
+        clock.rng.seed(seed)
+        producer = Producer("p4", store=store, clock=clock, key=key, producer_id="p")
+        for sequence in range(3):
+            producer.send(messages, sequence=sequence)
+    assert sorted(n for numbers in read(store, "p4").values() for n in numbers) == sorted([1, 2, 3, 4, 5] * 3)
+
+
+def test_a_key_of_another_type_is_refused(store: FakeStore, clock: FakeClock) -> None:
+    create_topic(store, "f", Schema.parse("x double"), partitions=2, clock=clock)
+    with pytest.raises(SchemaError, match="cannot be a key"):
+        Producer("f", store=store, clock=clock, key="x").send([{"x": 1.0}])
+
+
+# The buffer
+
+
+def test_calls_are_committed_together_in_order(gate: Gate) -> None:
+    with Producer("t", store=gate, linger_s=60) as producer:
+        futures = [producer.enqueue(rows(n, n + 1)) for n in range(0, 10, 2)]
+        producer.flush(WAIT_S)
+        acks = [future.result(0)[0] for future in futures]
+    assert {ack.version for ack in acks} == {1}
+    assert [ack.first_index for ack in acks] == [0, 2, 4, 6, 8]
+    assert read(gate) == {0: list(range(10))}
+
+
+def test_linger_ends_by_itself(gate: Gate) -> None:
+    with Producer("t", store=gate, linger_s=0.01) as producer:
+        assert producer.enqueue(rows(1)).result(WAIT_S)[0].version == 1
+
+
+@pytest.mark.parametrize("limit", [{"batch_rows": 4}, {"batch_bytes": 50}])
+def test_a_full_batch_does_not_linger(gate: Gate, limit: dict[str, int]) -> None:
+    with Producer("t", store=gate, linger_s=3600, **limit) as producer:
+        futures = [producer.enqueue(rows(n, n)) for n in range(2)]
+        for future in futures:
+            assert future.result(WAIT_S)
+
+
+def test_batches_are_cut_at_the_row_limit(gate: Gate) -> None:
+    gate.open.clear()
+    with Producer("t", store=gate, linger_s=0, batch_rows=4) as producer:
+        futures = [producer.enqueue(rows(0))]
+        assert gate.waiting.acquire(timeout=WAIT_S)
+        futures += [producer.enqueue(rows(n, n)) for n in range(1, 5)]
+        gate.open.set()
+        versions = [future.result(WAIT_S)[0].version for future in futures]
+    assert versions == [1, 2, 2, 3, 3]
+
+
+def test_a_full_buffer_pushes_back_and_drains(gate: Gate) -> None:
+    gate.open.clear()
+    producer = Producer("t", store=gate, linger_s=0, buffer_bytes=200)
+    first = producer.enqueue(rows(*range(100)))  # larger than the buffer, but alone
+    with pytest.raises(BufferFull, match="buffer_bytes"):
+        producer.enqueue(rows(1), max_block_s=0.01)
+    gate.open.set()
+    assert first.result(WAIT_S)
+    assert producer.enqueue(rows(2), max_block_s=WAIT_S).result(WAIT_S)
+    producer.close()
+    assert read(gate)[0] == [*range(100), 2]
+
+
+def test_enqueue_waits_while_the_buffer_is_full(gate: Gate) -> None:
+    gate.open.clear()
+    producer = Producer("t", store=gate, linger_s=0, buffer_bytes=1)
+    producer.enqueue(rows(1))
+    done = threading.Event()
+
+    def enqueue() -> None:
+        producer.enqueue(rows(2), max_block_s=WAIT_S)
+        done.set()
+
+    thread = threading.Thread(target=enqueue)
+    thread.start()
+    assert not done.wait(0.02)
+    gate.open.set()
+    assert done.wait(WAIT_S)
+    thread.join(WAIT_S)
+    producer.close()
+    assert read(gate) == {0: [1, 2]}
+
+
+def test_flush_waits_for_what_was_before_it_only(gate: Gate) -> None:
+    producer = Producer("t", store=gate, linger_s=3600)
+    producer.enqueue(rows(1))
+    producer.flush(WAIT_S)
+    gate.open.clear()
+    behind = producer.enqueue(rows(2))
+    with pytest.raises(TimeoutError):
+        producer.flush(0.02)
+    gate.open.set()
+    producer.flush(WAIT_S)
+    assert behind.done()
+    producer.close()
+
+
+def test_flush_ends_though_others_go_on_enqueueing(gate: Gate) -> None:
+    producer = Producer("t", store=gate, linger_s=0)
+    gate.open.clear()
+    first = producer.enqueue(rows(1))
+    assert gate.waiting.acquire(timeout=WAIT_S)
+    flushed = threading.Event()
+    flusher = threading.Thread(target=lambda: (producer.flush(WAIT_S), flushed.set()))
+    flusher.start()
+    assert not flushed.wait(0.02)
+    producer.enqueue(rows(2))
+    stuck = threading.Event()
+
+    def second_waits(path: str, data: bytes) -> Any:
+        if path.endswith("2.json"):
+            assert stuck.wait(WAIT_S)
+        return FakeStore.put_if_absent(gate, path, data)
+
+    gate.put_if_absent = second_waits  # type: ignore[method-assign]
+    gate.open.set()
+    assert first.result(WAIT_S)
+    assert flushed.wait(WAIT_S)
+    stuck.set()
+    flusher.join(WAIT_S)
+    producer.close()
+
+
+def test_close_commits_what_waits_and_later_calls_fail(gate: Gate) -> None:
+    producer = Producer("t", store=gate, linger_s=3600)
+    future = producer.enqueue(rows(1))
+    producer.close()
+    producer.close()
+    assert future.result(0)[0].version == 1
+    for call in (producer.send, producer.enqueue):
+        with pytest.raises(BrokerlessError, match="closed"):
+            call(rows(2))
+
+
+def test_errors_reach_the_right_future_and_the_next_call_goes_on(gate: Gate) -> None:
+    producer = Producer("t", store=gate, linger_s=0)
+    gate.puts = [Put(AccessDenied("no"), applied=False)]
+    bad = producer.enqueue(rows(1))
+    assert isinstance(bad.exception(WAIT_S), DeliveryFailed)
+    assert producer.enqueue(rows(2)).result(WAIT_S)
+    producer.close()
+    assert read(gate) == {0: [2]}
+
+
+def test_a_defect_below_does_not_hang_the_callers(gate: Gate) -> None:
+    producer = Producer("t", store=gate, linger_s=0)
+    gate.puts = [Put(RuntimeError("a defect"), applied=False)]
+    assert isinstance(producer.enqueue(rows(1)).exception(WAIT_S), RuntimeError)
+    assert producer.enqueue(rows(2)).result(WAIT_S)
+    producer.close()
+
+
+def test_a_buffered_call_cannot_be_cancelled(gate: Gate) -> None:
+    gate.open.clear()
+    producer = Producer("t", store=gate, linger_s=0)
+    future = producer.enqueue(rows(1))
+    assert not future.cancel()
+    gate.open.set()
+    assert future.result(WAIT_S)
+    producer.close()

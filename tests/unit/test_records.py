@@ -1,0 +1,209 @@
+"""Messages in every shape they may come in, to Parquet and back."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from arro3.core import Table
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brokerless import records
+from brokerless.errors import MessageError, SchemaError
+from brokerless.topics import Schema
+
+NOW_US = 1_800_000_000_123_456
+ALL = Schema.parse(
+    "s string, l long, i integer, h short, y byte, f float, d double, b boolean, x binary, t date, ts timestamp, "
+    "n decimal(20,4)"
+)
+EASTER = datetime(2026, 3, 29, 1, 30, 0, 5, tzinfo=UTC)
+
+ROWS = st.fixed_dictionaries(
+    {
+        "s": st.none() | st.text(),
+        "l": st.none() | st.integers(-(2**63), 2**63 - 1),
+        "i": st.none() | st.integers(-(2**31), 2**31 - 1),
+        "h": st.none() | st.integers(-(2**15), 2**15 - 1),
+        "y": st.none() | st.integers(-(2**7), 2**7 - 1),
+        "f": st.none() | st.floats(width=32, allow_nan=False),
+        "d": st.none() | st.floats(allow_nan=False),
+        "b": st.none() | st.booleans(),
+        "x": st.none() | st.binary(),
+        "t": st.none() | st.dates(),
+        "ts": st.none() | st.datetimes(timezones=st.just(UTC)),
+        "n": st.none() | st.decimals(allow_nan=False, allow_infinity=False, places=4, min_value=-(10**15), max_value=10**15),
+    }
+)
+
+
+def table_of(messages: Any, schema: Schema = ALL) -> Table:
+    return records.to_table(messages, schema, topic="t", produced_at_us=NOW_US)
+
+
+def rows_of(table: Table) -> list[dict[str, Any]]:
+    return pa.table(table).to_pylist()
+
+
+@given(st.lists(ROWS, min_size=1, max_size=5))
+def test_rows_come_back_from_parquet_as_they_went_in(rows: list[dict[str, Any]]) -> None:
+    back = records.decode(records.encode(table_of(rows)))
+    found = rows_of(back)
+    assert [{k: v for k, v in row.items() if k != "_produced_at"} for row in found] == rows
+    assert {records.microseconds(row["_produced_at"]) for row in found} == {NOW_US}
+    assert back.column_names == [*ALL.names, "_produced_at"]
+
+
+@given(st.lists(ROWS, min_size=1, max_size=3))
+def test_all_shapes_mean_the_same(rows: list[dict[str, Any]]) -> None:
+    columns = {name: [row[name] for row in rows] for name in ALL.names}
+    expected = rows_of(table_of(rows))
+    arrow = pa.table(table_of(rows)).drop_columns(["_produced_at"])
+    for shape in (columns, arrow, arrow.to_batches()[0], Table.from_arrow(arrow)):
+        assert rows_of(table_of(shape)) == expected
+
+
+def test_polars_frames_and_large_strings_are_taken() -> None:
+    frame = pl.DataFrame({"a": ["x", None], "n": [1, 2]})
+    table = table_of(frame, Schema.parse("n long, a string"))
+    assert [(row["n"], row["a"]) for row in rows_of(table)] == [(1, "x"), (2, None)]
+
+
+def test_produced_at_is_kept_where_messages_have_it() -> None:
+    rows = [{"s": "a", "_produced_at": EASTER}, {"s": "b", "_produced_at": "2026-03-29T03:30:00.000005+02:00"}]
+    assert [row["_produced_at"] for row in rows_of(table_of(rows))] == [EASTER, EASTER]
+
+
+def test_missing_columns_of_rows_are_null_and_of_tables_an_error() -> None:
+    assert rows_of(table_of([{"s": "a"}, {}]))[1]["s"] is None
+    with pytest.raises(SchemaError, match="lack 'n'"):
+        table_of({"s": ["a"]}, Schema.parse("s string, n long"))
+    with pytest.raises(SchemaError, match="lack 'n'"):
+        table_of(pa.table({"s": ["a"]}), Schema.parse("s string, n long"))
+
+
+@pytest.mark.parametrize("messages", [[{"z": 1}], {"z": [1]}, pa.table({"z": [1]})])
+def test_unknown_columns_are_named_with_the_known(messages: Any) -> None:
+    with pytest.raises(SchemaError, match=r"(?s)columns: s\..*no column 'z'"):
+        table_of(messages, Schema.parse("s string"))
+
+
+WRONG: list[tuple[str, Any]] = [
+    ("string", 1),
+    ("long", "1"),
+    ("long", 1.5),
+    ("long", True),
+    ("long", 2**63),
+    ("integer", 2**31),
+    ("short", 2**15),
+    ("byte", -129),
+    ("double", "x"),
+    ("double", True),
+    ("boolean", 1),
+    ("boolean", "true"),
+    ("binary", "not base64!"),
+    ("date", "2026-13-01"),
+    ("date", 5),
+    ("timestamp", "yesterday"),
+    ("timestamp", "2026-03-29T01:30:00"),
+    ("timestamp", 5),
+    ("decimal(4,2)", Decimal(1000)),
+    ("decimal(4,2)", 1.5),
+    ("decimal(4,2)", "x"),
+    ("string", {"nested": 1}),
+]
+
+
+@pytest.mark.parametrize(("kind", "value"), WRONG)
+def test_a_value_that_does_not_fit_names_its_row_and_column(kind: str, value: Any) -> None:
+    with pytest.raises(MessageError, match=r"Row 2: column 'c' is "):
+        table_of([{}, {"c": None}, {"c": value}], Schema.parse(f"c {kind}"))
+
+
+def test_long_values_are_cut_in_errors() -> None:
+    with pytest.raises(MessageError) as caught:
+        table_of([{"c": "x" * 10_000}], Schema.parse("c long"))
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("row", ["text", 5, None, ["a"]])
+def test_a_row_that_is_no_mapping_is_named(row: Any) -> None:
+    with pytest.raises(MessageError, match="Row 1 is"):
+        table_of([{"s": "a"}, row])
+
+
+CASTS: list[tuple[str, pa.Array, bool]] = [
+    ("long", pa.array([1], pa.int8()), True),
+    ("integer", pa.array([1], pa.int64()), True),
+    ("integer", pa.array([2**31], pa.int64()), False),
+    ("byte", pa.array([200], pa.uint8()), False),
+    ("long", pa.array([2**63], pa.uint64()), False),
+    ("double", pa.array([1], pa.int32()), True),
+    ("double", pa.array([1.5], pa.float32()), True),
+    ("long", pa.array([1.0]), False),
+    ("string", pa.array(["a"], pa.large_string()), True),
+    ("string", pa.array([1]), False),
+    ("long", pa.array(["1"]), False),
+    ("binary", pa.array([b"a"], pa.large_binary()), True),
+    ("binary", pa.array(["a"]), False),
+    ("timestamp", pa.array([0], pa.timestamp("ms", tz="UTC")), True),
+    ("timestamp", pa.array([0], pa.timestamp("us", tz="America/New_York")), True),
+    ("timestamp", pa.array([0], pa.timestamp("us")), False),
+    ("date", pa.array([0], pa.date64()), True),
+    ("decimal(20,4)", pa.array([Decimal("1.5")]), True),
+    ("decimal(4,2)", pa.array([Decimal(1000)]), False),
+    ("string", pa.nulls(1), True),
+    ("boolean", pa.array([1]), False),
+]
+
+
+@pytest.mark.parametrize(("kind", "column", "fits"), CASTS)
+def test_arrow_columns_are_widened_or_refused(kind: str, column: pa.Array, fits: bool) -> None:
+    schema = Schema.parse(f"c {kind}")
+    if fits:
+        table = table_of(pa.table({"c": column}), schema)
+        assert rows_of(table)[0]["c"] == (column[0].as_py() if kind != "date" else date(1970, 1, 1))
+    else:
+        with pytest.raises(SchemaError, match="'c'"):
+            table_of(pa.table({"c": column}), schema)
+
+
+def test_columns_of_different_lengths_are_refused() -> None:
+    with pytest.raises(SchemaError, match=r"differ in length: \[1, 2\]"):
+        table_of({"s": ["a"], "n": [1, 2]}, Schema.parse("s string, n long"))
+
+
+def test_a_column_twice_is_refused() -> None:
+    twice = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["s", "s"])
+    with pytest.raises(SchemaError, match="twice"):
+        table_of(twice, Schema.parse("s string"))
+
+
+@pytest.mark.parametrize("empty", [[], {"s": []}, pa.table({"s": pa.array([], pa.string())})])
+def test_nothing_is_an_empty_table(empty: Any) -> None:
+    assert table_of(empty, Schema.parse("s string")).num_rows == 0
+
+
+def test_nested_columns_cannot_be_produced() -> None:
+    with pytest.raises(SchemaError, match="primitive"):
+        records.arrow_type('{"type": "array"}')
+
+
+def test_microseconds_are_exact() -> None:
+    late = datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+    assert records.microseconds(late) == 253_402_300_799_999_999
+    assert records.microseconds(EASTER.astimezone(timezone(timedelta(hours=-5)))) == records.microseconds(EASTER)
+
+
+def test_rows_as_json() -> None:
+    row = {"s": "é", "x": b"\x00\xff", "ts": EASTER, "t": date(2026, 1, 2), "n": Decimal("1.50"), "l": 2**60}
+    found = json.loads(records.rows_as_json(table_of([row]))[0])
+    assert (found["s"], found["x"], found["t"], found["n"], found["l"]) == ("é", "AP8=", "2026-01-02", "1.5000", 2**60)
+    assert found["ts"] == "2026-03-29T01:30:00.000005+00:00"
+    assert rows_of(table_of([{**found, "_produced_at": found["_produced_at"]}]))[0]["x"] == b"\x00\xff"
