@@ -20,8 +20,8 @@ Nothing here commits to a log, takes a lock or touches a live file, so producers
   5. not in the log and older: its tombstone may have been dropped, so as with rule 3.
 
 delta-rs's own ``vacuum`` is not used: it commits two entries a run, which wake every reader, and it does not know which
-entries readers may still ask for. Its ``cleanup_metadata`` takes the retention from the table only and does not wait for
-a checkpoint to settle.
+entries readers may still ask for. Its ``cleanup_metadata`` takes the retention from the table only and does not wait
+for a checkpoint to settle.
 
 Not covered: two maintainers of one table of which one is suspended for longer than the log retention between writing a
 checkpoint and its hint. Run one per topic.
@@ -129,8 +129,8 @@ class Maintainer:
             raise ConfigError(msg)
         if not unsafe_no_minimum and (log_retention_s < MIN_LOG_RETENTION_S or grace_s < MIN_GRACE_S):
             msg = (
-                f"A log retention of {log_retention_s:g} s with a grace time of {grace_s:g} s is not safe beside running "
-                f"writers; use at least {MIN_LOG_RETENTION_S:g} and {MIN_GRACE_S:g}."
+                f"A log retention of {log_retention_s:g} s with a grace time of {grace_s:g} s is not safe beside "
+                f"running writers; use at least {MIN_LOG_RETENTION_S:g} and {MIN_GRACE_S:g}."
             )
             raise ConfigError(msg)
         self._settings = settings or (Settings.load() if store is None else None)

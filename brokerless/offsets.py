@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from brokerless.errors import ConfigError
 
-_OFFSET: Final = re.compile(r"(\d{1,18}):(\d{1,18})")
+_OFFSET: Final = re.compile(r"([0-9]{1,18}):([0-9]{1,18})")
 
 
 @dataclass(frozen=True, slots=True, order=True)

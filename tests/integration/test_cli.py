@@ -252,3 +252,30 @@ def test_up_status_down(tmp_path, monkeypatch):
     gone = run("topics", "list")
     assert gone.returncode == 2
     assert "brokerless up" in json.loads(gone.stderr)["error"]["message"]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_demo_shows_its_own_ten_messages_and_leaves_nothing_running(tmp_path):
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "BROKERLESS_", "MINIO_"))}
+    environ["PYTHONPATH"] = str(REPO)
+    command = [sys.executable, "-P", "-m", "brokerless.cli"]
+    done = subprocess.run(
+        [*command, "demo", "--json", "--interval", "0.1"],
+        env=environ,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    shown = json.loads(done.stdout)
+    assert sorted(row["message"] for row in shown["rows"]) == [str(i) for i in range(10)]
+    assert sorted(row["message"] for row in shown["rows"] if row["topic"] == "timezone1") == ["2", "9"]
+    with (tmp_path / "results.csv").open(newline="") as file:
+        assert [row["message"] for row in csv.DictReader(file)] == [row["message"] for row in shown["rows"]]
+    status = subprocess.run(
+        [*command, "status"], env=environ, cwd=tmp_path, capture_output=True, timeout=30, check=False
+    )
+    assert status.returncode == 1

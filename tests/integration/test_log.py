@@ -236,7 +236,10 @@ def test_maintenance_beside_a_running_producer_and_consumer(settings: Settings, 
 
 @pytest.mark.minio
 def test_wrong_credentials_are_named(minio_settings: Settings) -> None:
-    for change, named in [({"secret_key": "wrong-secret"}, "SignatureDoesNotMatch"), ({"access_key": "nobody"}, "Invalid")]:
+    for change, named in [
+        ({"secret_key": "wrong-secret"}, "SignatureDoesNotMatch"),
+        ({"access_key": "nobody"}, "Invalid"),
+    ]:
         wrong = dataclasses.replace(minio_settings, root=f"{minio_settings.root}/x", **change)  # type: ignore[arg-type]
         with pytest.raises(AccessDenied, match=named) as caught:
             create_topic(open_store(wrong), "t", SCHEMA)

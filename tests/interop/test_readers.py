@@ -153,14 +153,17 @@ def test_a_running_consumer_is_not_disturbed_by_what_delta_rs_does(settings: Set
             while batches := consumer.poll(0):
                 seen.extend(n for batch in batches for n in pa.table(batch.data)["n"].to_pylist())
 
-        steps = [
-            lambda: delta(settings).create_checkpoint(),
+        def checkpoint() -> None:
+            delta(settings).create_checkpoint()
+
+        steps = [  # each on a handle of its own, opened when its turn has come
+            checkpoint,
             lambda: delta(settings).optimize.compact(),
             lambda: delta(settings).vacuum(
                 retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True
             ),
             lambda: delta(settings).cleanup_metadata(),
-            lambda: delta(settings).create_checkpoint(),
+            checkpoint,
         ]
         for number, step in enumerate(steps):
             producer.send(messages(2 * number))

@@ -1,7 +1,7 @@
 """A producer process that kills itself at a named point. Run as ``python -m tests.support.crashing POINT``.
 
-The settings come from the environment. Sends the numbers 0 to 5, each with its own sequence, going on after what the log
-has; prints each number once it is acknowledged. At number 3 it dies at POINT (``never`` lives on).
+The settings come from the environment. Sends the numbers 0 to 5, each with its own sequence, going on after what the
+log has; prints each number once it is acknowledged. At number 3 it dies at POINT (``never`` lives on).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Consumers against a store in memory: starts, fairness, repetitions, errors that lose nothing, polling that backs off."""
+"""Consumers against a store in memory: starts, fairness, repetitions, lossless errors, polling that backs off."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def send(store: FakeStore, *numbers: int, topic: str = "t") -> None:
     Producer(topic, store=store, clock=store.clock).send({"n": list(numbers)})
 
 
-def consumer(store: FakeStore, start: Start = "beginning", *, topics: str | Sequence[str] = "t", **more: Any) -> Consumer:
+def consumer(
+    store: FakeStore, start: Start = "beginning", *, topics: str | Sequence[str] = "t", **more: Any
+) -> Consumer:
     return Consumer(topics, start=start, store=store, clock=store.clock, **more)
 
 

@@ -185,6 +185,11 @@ def test_plain_tables_are_supported(protocol: Protocol) -> None:
 
 
 def test_metadata_from_a_checkpoint_may_have_maps_as_pairs() -> None:
-    row = {"id": "i", "schemaString": SCHEMA, "partitionColumns": None, "configuration": [("brokerless.deleted", "true")]}
+    row = {
+        "id": "i",
+        "schemaString": SCHEMA,
+        "partitionColumns": None,
+        "configuration": [("brokerless.deleted", "true")],
+    }
     assert metadata_of(row).deleted
     assert metadata_of({**row, "configuration": None}).first_version == 0

@@ -11,7 +11,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-STANDARD_ONLY = ["settings", "topics", "offsets", "errors", "metrics", "cost", "clock", "version", "partitioner", "entries"]
+STANDARD_ONLY = [
+    "settings",
+    "topics",
+    "offsets",
+    "errors",
+    "metrics",
+    "cost",
+    "clock",
+    "version",
+    "partitioner",
+    "entries",
+]
 ONLY_IN = {
     "pyspark": ("brokerless/spark/", "glue_jobs/"),
     "aws_cdk": ("infra/",),

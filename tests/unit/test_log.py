@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+
 import pytest
 
 from brokerless.entries import Add, build_entry, parse_entry
@@ -473,7 +474,7 @@ def test_created_again_goes_on_with_the_versions_and_leaves_no_trace_of_stale_wr
     new = again(log)
     assert new.create(schema_string=SCHEMA, configuration={}).first_version == 3
     for handle in (stale, log):
-        with pytest.raises(TopicDeleted, match="created again|was deleted"):
+        with pytest.raises(TopicDeleted, match=r"created again|was deleted"):
             handle.append([add("late")])
     assert new.append([add("new")]).version == 4
     assert set(again(log).load(with_files=True).files) == {"new"}

@@ -152,17 +152,17 @@ def test_a_commit_just_before_the_deletion_saves_its_file(store: FakeStore, cloc
     send(store, 1)
 
     def commit_late(path: str) -> None:
-        # It asks for the third entry when it looks for the head, when it loads the files, and right before it deletes.
+        # It asks for this entry for the topic, for its head, for its files, and once more right before it deletes.
         if path.endswith("02.json"):
             seen.append(path)
-        if len(seen) == 3:
+        if len(seen) == 4:
             store.on_get = None
             commit(store, [Add("late.parquet", 1, 1, 1)], [])
 
     seen: list[str] = []
     store.on_get = commit_late
     (report,) = maintainer(store).run_once()
-    assert len(seen) == 3
+    assert len(seen) == 4
     assert report.objects_removed == 0
     assert "late.parquet" in data(store)
 

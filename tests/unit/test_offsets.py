@@ -26,7 +26,9 @@ def test_offsets_are_ordered_as_their_messages(a: tuple[int, int], b: tuple[int,
     assert (Offset(*a) < Offset(*b)) == (a < b)
 
 
-@pytest.mark.parametrize("text", ["", "12", "12:", ":3", "-1:0", "1:2:3", "1 :2", "x:y", "1" * 19 + ":0", "１:２x"])
+@pytest.mark.parametrize(
+    "text", ["", "12", "12:", ":3", "-1:0", "1:2:3", "1 :2", "x:y", "1" * 19 + ":0", "\uff11:\uff12"]
+)
 def test_text_that_is_no_offset_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="not an offset"):
         Offset.parse(text)

@@ -145,7 +145,7 @@ def test_bad_settings_stop_at_the_start(store: FakeStore, clock: FakeClock, argu
 def test_unknown_topic_and_key(store: FakeStore, clock: FakeClock) -> None:
     with pytest.raises(TopicNotFound):
         Producer("none", store=store, clock=clock)
-    with pytest.raises(SchemaError, match="no column 'z'.*it has: k, n"):
+    with pytest.raises(SchemaError, match=r"no column 'z'.*it has: k, n"):
         Producer("t", store=store, clock=clock, key="z")
 
 
@@ -160,7 +160,7 @@ def test_too_many_messages_in_one_call(store: FakeStore, clock: FakeClock) -> No
 def test_unknown_outcome_names_the_rows_and_says_that_they_may_appear(store: FakeStore, clock: FakeClock) -> None:
     producer = Producer("t", store=store, clock=clock, delivery_timeout_s=2)
     store.puts = [Put("unknown", applied=False) for _ in range(100)]
-    with pytest.raises(DeliveryFailed, match="2 of 2 messages for 't'.*may or may not appear") as caught:
+    with pytest.raises(DeliveryFailed, match=r"2 of 2 messages for 't'.*may or may not appear") as caught:
         producer.send(rows(1, 2))
     assert (caught.value.unacknowledged, caught.value.unknown) == ((0, 1), True)
     assert isinstance(caught.value.__cause__, CommitUnknown)
@@ -188,9 +188,7 @@ def test_a_refusal_says_that_nothing_is_in_the_log(store: FakeStore, clock: Fake
     assert read(store) == {}
 
 
-def test_rows_of_one_failed_partition_are_named_and_the_others_acknowledged(
-    store: FakeStore, clock: FakeClock
-) -> None:
+def test_rows_of_one_failed_partition_are_named_and_the_others_acknowledged(store: FakeStore, clock: FakeClock) -> None:
     producer = Producer("p4", store=store, clock=clock, key="k")
     messages = rows(*range(20))
     lost = partition_of("0", 4)

@@ -38,7 +38,8 @@ ROWS = st.fixed_dictionaries(
         "x": st.none() | st.binary(),
         "t": st.none() | st.dates(),
         "ts": st.none() | st.datetimes(timezones=st.just(UTC)),
-        "n": st.none() | st.decimals(allow_nan=False, allow_infinity=False, places=4, min_value=-(10**15), max_value=10**15),
+        "n": st.none()
+        | st.decimals(allow_nan=False, allow_infinity=False, places=4, min_value=-(10**15), max_value=10**15),
     }
 )
 

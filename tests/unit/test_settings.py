@@ -108,12 +108,16 @@ def test_bad_roots_are_refused(root: str) -> None:
         check_root(root)
 
 
-@pytest.mark.parametrize("root", ["s3://b", "gs://b/x", "az://c/x", "abfss://c@account.dfs.core.windows.net/x", "memory:///x"])
+@pytest.mark.parametrize(
+    "root", ["s3://b", "gs://b/x", "az://c/x", "abfss://c@account.dfs.core.windows.net/x", "memory:///x"]
+)
 def test_good_roots_are_kept(root: str) -> None:
     assert check_root(root) == root
 
 
-@pytest.mark.parametrize("endpoint", ["127.0.0.1:9000", "ftp://h", "http://", "http://h:port", "http://h:99999", "http://[x"])
+@pytest.mark.parametrize(
+    "endpoint", ["127.0.0.1:9000", "ftp://h", "http://", "http://h:port", "http://h:99999", "http://[x"]
+)
 def test_bad_endpoints_are_refused(endpoint: str) -> None:
     with pytest.raises(ConfigError, match="not a URL"):
         Settings(profile="minio", root="s3://b", endpoint=endpoint)

@@ -1,0 +1,248 @@
+"""The source's three faces without Spark: planning in this process, reading as a worker would."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
+
+from brokerless.admin import create_dead_letters, create_topic
+from brokerless.entries import Add
+from brokerless.errors import ConfigError, OffsetOutOfRange, PipelineError, SchemaError
+from brokerless.log import DeltaLog
+from brokerless.producer import Producer
+from brokerless.settings import Settings
+from brokerless.spark.failures import named_error
+from brokerless.spark.progress import app_id, covers, follows
+from brokerless.spark.source import SLICE_BYTES, BrokerlessSource, Reader, _cuts, _names, union_columns
+from brokerless.spark.worker import settings_option
+from brokerless.store import open_store
+from brokerless.topics import Schema, dead_letters
+
+if TYPE_CHECKING:
+    from brokerless.store import Store
+
+pytestmark = pytest.mark.spark
+
+NAME, OUTPUT = "job", "out"
+COLUMNS = StructType([StructField("id", LongType()), StructField("_produced_at", TimestampType())])
+PLACES = [
+    StructField("_topic", StringType()),
+    StructField("_partition", IntegerType()),
+    StructField("_version", LongType()),
+    StructField("_index", LongType()),
+]
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return Settings(profile="embedded", root=f"memory:///{uuid.uuid4().hex}")
+
+
+@pytest.fixture
+def store(settings: Settings) -> Store:
+    store = open_store(settings)
+    create_topic(store, "a", Schema.parse("id long"))
+    create_topic(store, "b", Schema.parse("id long"), partitions=2)
+    create_topic(store, OUTPUT, Schema.parse("id long"))
+    create_dead_letters(store, OUTPUT, [Schema.parse("id long")])
+    return store
+
+
+def options(settings: Settings, **more: str) -> dict[str, str]:
+    common = {"topics": "a", "settings": settings_option(settings), "pipeline": NAME, "output": OUTPUT}
+    return {**common, **more}
+
+
+def reader(settings: Settings, **more: str) -> Reader:
+    return BrokerlessSource(options(settings, **more)).streamReader(COLUMNS)
+
+
+def send(settings: Settings, topic: str, *ids: int) -> None:
+    with Producer(topic, settings=settings) as producer:
+        producer.send({"id": list(ids)})
+
+
+def ids_of(source: Reader, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
+    return [
+        value
+        for part in source.partitions(start, end)
+        for batch in source.read(part)
+        for value in pa.table(batch).column("id").to_pylist()
+    ]
+
+
+def record(store: Store, topic: str, **done: int) -> None:
+    """What a pipeline's commit leaves in an output's log."""
+    DeltaLog(store, topic).append([], {app_id(NAME, table): version for table, version in done.items()})
+
+
+def test_batches_are_what_came_since(settings: Settings, store: Store) -> None:
+    source = reader(settings)
+    send(settings, "a", 1, 2)
+    # Spark asks for the latest offset first: the initial one must not move what is known by then.
+    first = source.latestOffset()
+    start = source.initialOffset()
+    assert ids_of(source, start, first) == [1, 2]
+    assert source.latestOffset() == first
+    send(settings, "a", 3)
+    second = source.latestOffset()
+    assert ids_of(source, first, second) == [3]
+    assert (first["rows"], second["rows"]) == (2, 3)
+    source.commit(second)
+    assert source.latestOffset() == second
+    source.stop()
+
+
+def test_it_resumes_after_the_outputs_progress(settings: Settings, store: Store) -> None:
+    send(settings, "a", 1)
+    send(settings, "a", 2)
+    record(store, OUTPUT, a=1)
+    source = reader(settings)
+    assert ids_of(source, source.initialOffset(), source.latestOffset()) == [2]
+
+
+@pytest.mark.parametrize(("start", "expected"), [("beginning", [1, 2]), ("latest", [2])])
+def test_where_a_new_pipeline_begins(settings: Settings, store: Store, start: str, expected: list[int]) -> None:
+    send(settings, "a", 1)
+    source = reader(settings, start=start)
+    source.initialOffset()
+    send(settings, "a", 2)
+    assert ids_of(source, source.initialOffset(), source.latestOffset()) == expected
+
+
+def test_after_a_crash_between_two_outputs_a_batch_ends_where_the_first_is(settings: Settings, store: Store) -> None:
+    for number in range(1, 6):
+        send(settings, "a", number)
+        send(settings, "b", number * 10)
+    record(store, OUTPUT, a=1)
+    record(store, dead_letters(OUTPUT), a=3)
+    source = reader(settings, topics="a,b")
+    start = source.initialOffset()
+    first = source.latestOffset()
+    assert first["at"]["a"] == 3
+    assert {t: v for t, v in first["at"].items() if t != "a"} == {t: v for t, v in start["at"].items() if t != "a"}
+    assert ids_of(source, start, first) == [2, 3]
+    second = source.latestOffset()
+    assert second["at"]["a"] == 5
+    assert sorted(ids_of(source, first, second)) == [4, 5, 10, 20, 30, 40, 50]
+
+
+@pytest.mark.parametrize(("limit", "value"), [("maxrows", "3"), ("maxfiles", "2")])
+def test_limits(settings: Settings, store: Store, limit: str, value: str) -> None:
+    for number in range(3):
+        send(settings, "a", number * 2, number * 2 + 1)
+    source = reader(settings, **{limit: value})
+    start = source.initialOffset()
+    first = source.latestOffset()
+    assert ids_of(source, start, first) == [0, 1, 2, 3]
+    assert first["seen"] - first["rows"] == 2  # the lag
+    assert ids_of(source, first, source.latestOffset()) == [4, 5]
+
+
+def test_once_ends_at_the_heads_of_the_start(settings: Settings, store: Store) -> None:
+    send(settings, "a", 1)
+    source = reader(settings, until="now")
+    start = source.initialOffset()
+    send(settings, "a", 2)
+    end = source.latestOffset()
+    assert ids_of(source, start, end) == [1]
+    assert source.latestOffset() == end
+
+
+def test_metadata_and_missing_columns(settings: Settings, store: Store) -> None:
+    create_topic(store, "c", Schema.parse("other string"))
+    send(settings, "a", 7)
+    send(settings, "a", 8, 9)
+    source = BrokerlessSource(options(settings, topics="a,c", metadata="true"))
+    assert source.schema() == (
+        "`id` bigint, `other` string, `_produced_at` timestamp, "
+        "`_topic` string, `_partition` int, `_version` bigint, `_index` bigint"
+    )
+    schema = StructType([COLUMNS[0], StructField("other", StringType()), COLUMNS[1], *PLACES])
+    stream = source.streamReader(schema)
+    (part,) = stream.partitions(stream.initialOffset(), stream.latestOffset())
+    rows = pa.Table.from_batches(list(stream.read(part))).drop_columns(["_produced_at"]).to_pylist()
+    common = {"other": None, "_topic": "a", "_partition": 0}
+    assert rows == [
+        {"id": 7, **common, "_version": 1, "_index": 0},
+        {"id": 8, **common, "_version": 2, "_index": 0},
+        {"id": 9, **common, "_version": 2, "_index": 1},
+    ]
+
+
+def test_a_file_that_was_added_twice_is_read_once(settings: Settings, store: Store) -> None:
+    send(settings, "a", 1)
+    log = DeltaLog(store, "a")
+    entry = log.read(1)
+    assert entry is not None
+    log.append(entry.adds)
+    send(settings, "a", 2)
+    source = reader(settings)
+    assert ids_of(source, source.initialOffset(), source.latestOffset()) == [1, 2]
+
+
+def test_planning_refuses_to_lose_messages(settings: Settings, store: Store) -> None:
+    send(settings, "a", 1)
+    source = reader(settings)
+    start, end = source.initialOffset(), source.latestOffset()
+    with pytest.raises(PipelineError, match="2 messages, but 1 are known"):
+        source.partitions(start, {**end, "rows": 2})
+
+
+def test_a_writer_without_row_counts_is_refused(settings: Settings, store: Store) -> None:
+    store.put("a/x.parquet", b"")
+    DeltaLog(store, "a").append([Add("x.parquet", 1, None, 0)])
+    with pytest.raises(SchemaError, match="without numRecords"):
+        reader(settings).latestOffset()
+
+
+def test_retention_is_not_a_silent_gap(settings: Settings, store: Store) -> None:
+    for number in range(5):
+        send(settings, "a", number)
+    record(store, OUTPUT, a=1)
+    store.put("a/_delta_log/_last_checkpoint", json.dumps({"version": 4, "size": 1}).encode())
+    log = DeltaLog(store, "a")
+    source = reader(settings)
+    source.initialOffset()
+    store.delete([log.entry_path(2), log.entry_path(3)])
+    with pytest.raises(OffsetOutOfRange):
+        source.latestOffset()
+
+
+def test_bad_options() -> None:
+    with pytest.raises(ConfigError, match="needs the option 'settings'"):
+        BrokerlessSource({"topics": "a"}).schema()
+    with pytest.raises(ConfigError, match="one twice"):
+        _names({"topics": "a,a"})
+    with pytest.raises(SchemaError, match="in one topic and"):
+        union_columns([Schema.parse("x long"), Schema.parse("x string")])
+
+
+def test_slices_have_about_one_size() -> None:
+    assert _cuts([]) == []
+    assert _cuts([1, 1, 1]) == [(0, 3)]
+    assert _cuts([SLICE_BYTES, 1, SLICE_BYTES, 1]) == [(0, 1), (1, 3), (3, 4)]
+
+
+def test_positions() -> None:
+    assert covers({"a": 5}, {"a": 3}, {"a": 5})
+    assert not covers({"a": 4}, {"a": 3}, {"a": 5})
+    assert covers({"a": 5}, {"a": 3, "b": 1}, {"a": 5, "b": 1})
+    assert not covers({}, {"a": 3}, {"a": 5})
+    assert follows({"a": 3}, {"a": 3, "b": 0})
+    assert not follows({"a": 3}, {"a": 4})
+    assert not follows({"a": 3}, {"b": 4})
+
+
+def test_errors_keep_their_names_on_the_way_through_spark() -> None:
+    text = "[STREAM_FAILED] ...\n  File x\nbrokerless.errors.TopicDeleted: s3://b/t was deleted.\n SQLSTATE: 38000"
+    error = named_error(text)
+    assert type(error).__name__ == "TopicDeleted"
+    assert str(error) == "s3://b/t was deleted."
+    assert "OffsetOutOfRange: gone" in str(named_error("brokerless.errors.OffsetOutOfRange: gone"))
+    assert "Spark stopped" in str(named_error("java.lang.OutOfMemoryError"))
