@@ -204,11 +204,14 @@ class DeltaLog:
         Raises:
             TopicNotFound: there is no table.
         """
-        while True:
+        for attempt in range(10):
             state = self._load(with_files)
             # Clean-up may have run between the reads, and then "absent" was not the head (invariant 4).
             if (self.checkpoint_version() or 0) <= state.version:
                 return state
+            self._clock.backoff(attempt)
+        msg = f"{self.uri}: the hint names checkpoint {self.checkpoint_version()}, but the log ends at {state.version}."
+        raise StoreError(f"{msg} The log is damaged; restore it before anything writes to the table.")
 
     def _load(self, with_files: bool) -> TableState:
         state, version = self._load_checkpoint(with_files)

@@ -99,9 +99,9 @@ def connect(settings: Settings, *, create: bool = False) -> ObstoreStore:
     if settings.profile != "aws" and settings.endpoint:
         check_listening(settings.endpoint)
         if create:
-            from brokerless.local.bucket import ensure_bucket
+            from brokerless.store import create_bucket
 
-            ensure_bucket(settings)
+            create_bucket(settings)
     return open_store(settings)
 
 

@@ -28,7 +28,7 @@ from brokerless.clock import SYSTEM, Clock
 from brokerless.errors import BrokerlessError, PipelineError
 from brokerless.export import Exported, export_topic
 from brokerless.local import server as servers
-from brokerless.local.bucket import ensure_bucket
+from brokerless.store import create_bucket
 from brokerless.local.example import NEW_YORK, PARIS, UNIFIED, ZoneMessage, input_schema, unified_schema, zone_messages
 from brokerless.local.jobs import start_job, stop_job
 from brokerless.maintenance import Maintainer
@@ -188,7 +188,7 @@ def run_demo(
         BrokerlessError: not every message came out, exactly once.
     """
     watcher.step("Creating the topics timezone1, timezone2 and timezone_unified")
-    ensure_bucket(settings)
+    create_bucket(settings)
     store = open_store(settings)
     for topic in (NEW_YORK, PARIS):
         create_topic(store, topic, input_schema(), clock=clock)

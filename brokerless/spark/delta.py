@@ -88,6 +88,10 @@ class DeltaStream:
     query: StreamingQuery
     name: str
 
+    def ready(self) -> bool:
+        """True: Spark's own progress tells more."""
+        return True
+
     def drain(self) -> list[object]:
         """Nothing: Spark's own progress has the figures."""
         return []

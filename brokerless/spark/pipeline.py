@@ -129,10 +129,12 @@ def run(stream: Stream, *, once: bool = False, as_json: bool = False, out: TextI
     out = out or (sys.stdout if as_json else sys.stderr)
     stopping = threading.Event()
     with _signals(stopping):
-        if as_json:
-            _print_json(out, event="started", pipeline=stream.name)
         waiter = threading.Thread(target=_wait, args=(stream, once, stopping), daemon=True)
         waiter.start()
+        while not (stream.ready() or stopping.wait(0.05)):
+            pass
+        if as_json:
+            _print_json(out, event="started", pipeline=stream.name)
         begun = time.monotonic()
         totals = [0, 0]
         while not stopping.wait(max(0.0, 1.0 - (time.monotonic() - begun))):

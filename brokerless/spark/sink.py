@@ -91,6 +91,10 @@ class Stream:
     reports: list[BatchReport] = field(default_factory=list)
     _sink: _Sink | None = None
 
+    def ready(self) -> bool:
+        """Whether the source is open and the first batch would start at once (or did)."""
+        return bool(self.reports) or "Waiting" in self.query.status["message"]
+
     def drain(self) -> list[BatchReport]:
         """The reports since the last call."""
         taken, self.reports[:] = list(self.reports), []
@@ -131,6 +135,8 @@ def write_stream(
         TopicNotFound, SchemaError, ConfigError: at once, before anything is written.
     """
     settings = settings or Settings.load()
+    warming = threading.Thread(target=_warm_up, args=(df,), name=f"warm-up-{name}", daemon=True)
+    warming.start()
     sink = _Sink(df, table, name=name, settings=settings, executor_rows=executor_rows)
     writer = df.writeStream.foreachBatch(sink.write).option("checkpointLocation", sink.checkpoint.as_uri())
     if interval_s > 0:
@@ -139,7 +145,30 @@ def write_stream(
     query = writer.queryName(f"{name}-{sink.checkpoint.name[:8]}").start()
     stream = Stream(query, name, _sink=sink)
     sink.reports = stream.reports
+    warming.join()
     return stream
+
+
+def _warm_up(df: DataFrame) -> None:
+    """Does once what the first batch would wait for: a Python worker with its imports, Arrow in the JVM and here.
+
+    Runs beside the start of the source's planner process. The batch's own plan is compiled when it comes.
+    """
+    from brokerless.spark.arrow import split_dead_letters
+
+    spark = df.sparkSession
+    rows = spark.range(1).selectExpr("cast(null as timestamp) as _produced_at").mapInArrow(_import_all, "_produced_at timestamp")
+    split_dead_letters(rows.toArrow())
+
+
+def _import_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    drop_archives()
+    import numpy  # noqa: F401
+    import pyspark.sql.pandas.types  # noqa: F401
+
+    import brokerless.spark.source  # noqa: F401
+
+    yield from batches
 
 
 class _Sink:

@@ -156,13 +156,19 @@ def test_a_running_consumer_is_not_disturbed_by_what_delta_rs_does(settings: Set
         def checkpoint() -> None:
             delta(settings).create_checkpoint()
 
+        def compact() -> None:
+            delta(settings).optimize.compact()
+
+        def clean_up() -> None:
+            delta(settings).cleanup_metadata()
+
         steps = [  # each on a handle of its own, opened when its turn has come
             checkpoint,
-            lambda: delta(settings).optimize.compact(),
+            compact,
             lambda: delta(settings).vacuum(
                 retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True
             ),
-            lambda: delta(settings).cleanup_metadata(),
+            clean_up,
             checkpoint,
         ]
         for number, step in enumerate(steps):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from typer.testing import CliRunner
 
 from brokerless.cli import application
-from brokerless.local.bucket import ensure_bucket
+from brokerless.store import create_bucket
 from brokerless.settings import Settings
 from brokerless.store import open_store
 
@@ -66,7 +66,7 @@ class Cli:
 def cli_on(endpoint: str, root: str, state_dir: Path) -> Cli:
     """A command whose bucket exists."""
     cli = cli_without_bucket(endpoint, root, state_dir)
-    ensure_bucket(cli.settings)
+    create_bucket(cli.settings)
     return cli
 
 
