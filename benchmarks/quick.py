@@ -32,6 +32,7 @@ from brokerless.admin import create_topic
 from brokerless.consumer import Consumer
 from brokerless.producer import Producer
 from brokerless.settings import Settings
+from brokerless.spark.classes import ensure_archive
 from brokerless.store import create_bucket, open_store
 from brokerless.topics import Schema
 
@@ -86,7 +87,6 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--profile", choices=["embedded", "minio"], default="embedded")
     parser.add_argument("--commit-ms", type=int, default=100, help="time between the commits of a producer")
     parser.add_argument("--payload-bytes", type=int, default=0, help="added to each message")
-    parser.add_argument("--executor-rows", type=int, help="batches with more rows are written by the executors")
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
     args = parser.parse_args(argv)
     if args.seconds <= args.warm_up + 1:
@@ -120,9 +120,9 @@ def run(args: argparse.Namespace) -> Result:
         ready.wait(30)
         begin = time.time() + 1.0
         senders, results = [], []
-        for number, topic in enumerate(ZONES):
+        for number in range(len(ZONES)):
             mine, theirs = spawn.Pipe(duplex=False)
-            sender = spawn.Process(target=_send, args=(settings, topic, number, begin, args, theirs), daemon=True)
+            sender = spawn.Process(target=_send, args=(settings, number, begin, args, theirs), daemon=True)
             sender.start()
             senders.append(sender)
             results.append(mine)
@@ -134,8 +134,9 @@ def run(args: argparse.Namespace) -> Result:
         return _verdict(args, sent, seen, pipeline.stop())
 
 
-def _send(settings: Settings, topic: str, number: int, begin: float, args: argparse.Namespace, out: Connection) -> None:
+def _send(settings: Settings, number: int, begin: float, args: argparse.Namespace, out: Connection) -> None:
     """One producer process: at each tick, everything whose intended time has come."""
+    topic = list(ZONES)[number]
     rate = args.rate / len(ZONES)
     tick = args.commit_ms / 1000
     zone = ZONES[topic]
@@ -269,8 +270,8 @@ class _Pipeline:
     def __init__(self, stack: ExitStack, args: argparse.Namespace) -> None:
         script = Path(__file__).parent.parent / "glue_jobs" / "timezone_etl.py"
         command = [sys.executable, str(script), "--json"]
-        if args.executor_rows is not None:
-            command += ["--executor-rows", str(args.executor_rows)]
+        if not ensure_archive():
+            _say("without an archive of Spark's classes: the start takes longer")
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed by the stack
         stack.callback(self._errors.close)
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._errors, text=True)
@@ -296,7 +297,8 @@ class _Pipeline:
     def check(self) -> None:
         if self.process.poll() is not None:
             self._errors.seek(0)
-            raise SystemExit(f"The pipeline ended with {self.process.returncode}:\n{self._errors.read()[-3000:]}")
+            msg = f"The pipeline ended with {self.process.returncode}:\n{self._errors.read()[-3000:]}"
+            raise SystemExit(msg)
 
     def stop(self) -> dict[str, float]:
         """Ends the job; the mean batch after the first half of its life (its JIT warms up in the first)."""
@@ -321,7 +323,8 @@ def _wait(sender: Any, pipe: Connection, seconds: float, pipeline: _Pipeline) ->
     while not pipe.poll(1):
         pipeline.check()
         if sender.exitcode not in (None, 0) or time.monotonic() > deadline:
-            raise SystemExit(f"A producer did not finish (exit code {sender.exitcode}).")
+            msg = f"A producer did not finish (exit code {sender.exitcode})."
+            raise SystemExit(msg)
         _say("sending", end="\r")
     got: dict[str, Any] = pipe.recv()
     return got

@@ -70,7 +70,8 @@ _HOME = {
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        raise AttributeError(f"module 'brokerless' has no attribute {name!r}")
+        msg = f"module 'brokerless' has no attribute {name!r}"
+        raise AttributeError(msg)
     value = getattr(import_module(f"brokerless.{_HOME[name]}"), name)
     globals()[name] = value
     return value

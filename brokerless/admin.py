@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 from brokerless.clock import SYSTEM, Clock
 from brokerless.entries import PARTITIONS_KEY
-from brokerless.errors import ConditionalPutUnsupported, ConfigError, StoreError, TopicDeleted, TopicExists, TopicNotFound
+from brokerless.errors import (
+    ConditionalPutUnsupported,
+    ConfigError,
+    StoreError,
+    TopicDeleted,
+    TopicExists,
+    TopicNotFound,
+)
 from brokerless.log import DeltaLog
 from brokerless.topics import MAX_PARTITIONS, Column, Schema, check_name, dead_letters, partition_table, split_table
 
@@ -45,7 +52,8 @@ def create_topic(
     """
     check_name(topic)
     if not 1 <= partitions <= MAX_PARTITIONS:
-        raise ConfigError(f"{partitions} partitions are not possible; use 1 to {MAX_PARTITIONS}.")
+        msg = f"{partitions} partitions are not possible; use 1 to {MAX_PARTITIONS}."
+        raise ConfigError(msg)
     check_conditional_put(store, clock=clock)
     wanted = schema.to_delta()
     for number in range(partitions - 1, -1, -1):
@@ -59,11 +67,14 @@ def create_topic(
         have = int(found.configuration.get(PARTITIONS_KEY, "1"))
         there = Schema.from_delta(found.schema_string)
         if there != schema:
-            raise TopicExists(f"Topic {topic!r} exists with the schema '{there}', not '{schema}'. Choose another name.")
+            msg = f"Topic {topic!r} exists with the schema '{there}', not '{schema}'. Choose another name."
+            raise TopicExists(msg)
         if have != partitions:
-            raise TopicExists(f"Topic {topic!r} exists with {have} partitions, not {partitions}. Choose another name.")
+            msg = f"Topic {topic!r} exists with {have} partitions, not {partitions}. Choose another name."
+            raise TopicExists(msg)
         if number == 0 and not exist_ok and not fresh:
-            raise TopicExists(f"Topic {topic!r} exists already.")
+            msg = f"Topic {topic!r} exists already."
+            raise TopicExists(msg)
     return describe_topic(store, topic, clock=clock)
 
 
@@ -90,10 +101,11 @@ def describe_topic(store: Store, topic: str, *, clock: Clock = SYSTEM) -> Topic:
     try:
         metadata = log.state.metadata
     except (TopicNotFound, TopicDeleted):
-        raise TopicNotFound(
+        msg = (
             f"There is no topic {topic!r} in {store.uri}. Create it with "
             f"'brokerless topics create {topic} --schema \"...\"'; 'brokerless topics list' shows what is there."
-        ) from None
+        )
+        raise TopicNotFound(msg) from None
     partitions = int(metadata.configuration.get(PARTITIONS_KEY, "1"))
     heads.append(log.state.version)
     for number in range(1, partitions):
@@ -143,7 +155,8 @@ def check_conditional_put(store: Store, *, clock: Clock = SYSTEM) -> None:
         with contextlib.suppress(StoreError):  # it must not hide what the PUTs said
             store.delete([path])
     if first == "created" and second == "created":
-        raise ConditionalPutUnsupported(
+        msg = (
             f"The store at {store.uri} ignores 'If-None-Match: *': two writers could overwrite each other's commits. "
             "Use AWS S3, MinIO, SeaweedFS, Google Cloud Storage or Azure Blob Storage."
         )
+        raise ConditionalPutUnsupported(msg)

@@ -149,10 +149,12 @@ class Tail:
 
     def _check_metadata(self, entry: Entry) -> None:
         metadata = entry.metadata
-        assert metadata is not None
+        if metadata is None:
+            return
         if metadata.deleted or metadata.id != self._id:
             again = "" if metadata.deleted else " and created again"
-            raise TopicDeleted(f"{self.log.uri} was deleted{again} (entry {entry.version}). Open it again.")
+            msg = f"{self.log.uri} was deleted{again} (entry {entry.version}). Open it again."
+            raise TopicDeleted(msg)
         check_supported(entry.protocol or self.log.state.protocol, metadata, table=self.log.uri)
 
 
@@ -172,8 +174,9 @@ def resolve_start(log: DeltaLog, start: Start) -> Offset:
     first = log.state.metadata.first_version
     # The entry that creates the table holds no messages, but is a place to start as long as nothing is missing.
     if start.version > end or start.version < (first if earliest == first + 1 else earliest):
+        msg = f"Offset {start} of {log.uri} does not exist; it holds {earliest}:0 up to {end}:0 (exclusive)."
         raise OffsetOutOfRange(
-            f"Offset {start} of {log.uri} does not exist; it holds {earliest}:0 up to {end}:0 (exclusive).",
+            msg,
             earliest=Offset(earliest),
         )
     return start
@@ -217,12 +220,14 @@ class Consumer:
             about = describe_topic(self._store, topic, clock=clock)
             for number in range(about.partitions) if partitions is None else partitions:
                 if not 0 <= number < about.partitions:
-                    raise ConfigError(f"Topic {topic!r} has the partitions 0 to {about.partitions - 1}, not {number}.")
+                    msg = f"Topic {topic!r} has the partitions 0 to {about.partitions - 1}, not {number}."
+                    raise ConfigError(msg)
                 log = DeltaLog(self._store, partition_table(topic, number), clock=clock)
                 offset = resolve_start(log, start)
                 self._parts.append(_Part(topic, number, Tail(log, offset.version, clock=clock), offset.index))
         if not self._parts:
-            raise ConfigError("A consumer needs at least one topic and one partition.")
+            msg = "A consumer needs at least one topic and one partition."
+            raise ConfigError(msg)
         # Not the pool of the reads: a task there must not wait for another one.
         self._pool = ThreadPoolExecutor(min(len(self._parts), 16) or 1, thread_name_prefix="brokerless-poll")
         self._last_message = clock.monotonic()
@@ -310,10 +315,7 @@ class Consumer:
 
     def _fetch(self, taken: Sequence[_Taken]) -> Iterator[Batch]:
         paths = [f"{t.part.tail.log.table}/{add.path}" for t in taken for add in t.files]
-        if len(paths) > 1:
-            tables = read_pool().map(self._load, paths)
-        else:
-            tables = map(self._load, paths)
+        tables = read_pool().map(self._load, paths) if len(paths) > 1 else map(self._load, paths)
         for t in taken:
             loaded = [next(tables) for _ in t.files]
             if not loaded:
@@ -325,10 +327,11 @@ class Consumer:
         try:
             return records.decode(self._store.get(path))
         except FileNotFoundError:
-            raise StoreError(
+            msg = (
                 f"{self._store.uri}/{path} is in the log but not in the store: it was removed by retention, or by "
                 "someone else. Go on after it with seek."
-            ) from None
+            )
+            raise StoreError(msg) from None
 
 
 @dataclass(slots=True)

@@ -138,10 +138,11 @@ def parse_entry(version: int, data: bytes, *, table: str) -> Entry:
     except UnsupportedTable:
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StoreError(
+        msg = (
             f"Entry {version} of the log of {table} cannot be read ({type(error).__name__}: {error}); "
             "it is truncated or was not written by a Delta writer. Look at it before anything writes to the table."
-        ) from error
+        )
+        raise StoreError(msg) from error
     return Entry(
         version, timestamp, commit_id, operation, tuple(adds), tuple(removes), txns, metadata, protocol
     )  # fmt: skip
@@ -150,9 +151,11 @@ def parse_entry(version: int, data: bytes, *, table: str) -> Entry:
 def _add(action: Mapping[str, Any], table: str) -> Add:
     path = unquote(action["path"])
     if "://" in path or path.startswith("/") or ".." in path.split("/"):
-        raise UnsupportedTable(f"Table {table} refers to the file {path!r} outside of itself (a shallow clone?).")
+        msg = f"Table {table} refers to the file {path!r} outside of itself (a shallow clone?)."
+        raise UnsupportedTable(msg)
     if action.get("deletionVector"):
-        raise UnsupportedTable(f"Table {table} uses the Delta feature deletionVectors, which the log does not read.")
+        msg = f"Table {table} uses the Delta feature deletionVectors, which the log does not read."
+        raise UnsupportedTable(msg)
     stats = action.get("stats")
     rows = json.loads(stats).get("numRecords") if stats else None
     return Add(path, int(action["size"]), rows, int(action.get("modificationTime") or 0), bool(action["dataChange"]))
@@ -205,11 +208,12 @@ def check_supported(protocol: Protocol, metadata: Metadata, *, table: str) -> No
     if "delta.invariants" in metadata.schema_string:
         features.add("column invariants")
     if features - _HARMLESS:
-        raise UnsupportedTable(
+        msg = (
             f"Table {table} uses Delta features that the log does not support: "
             f"{', '.join(sorted(features - _HARMLESS))}. Topics are tables of reader version 1 and writer version 2; "
             "create a new topic and copy the rows."
         )
+        raise UnsupportedTable(msg)
 
 
 def build_entry(

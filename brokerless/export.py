@@ -112,7 +112,8 @@ def export_topic(
         try:
             writer = writer_of(path, about.schema)
         except OSError as error:
-            raise ConfigError(f"Cannot write {path} ({error.strerror or error}); choose another file.") from None
+            msg = f"Cannot write {path} ({error.strerror or error}); choose another file."
+            raise ConfigError(msg) from None
         rows = time_ms = 0
         try:
             for batches in minibatches(consumer, heads=heads, timeout_s=timeout_s, stop=stop, clock=clock):
@@ -130,9 +131,8 @@ def export_topic(
         exported = Exported(path, rows, {number: offset for (_, number), offset in consumer.position().items()})
     if expect is not None and rows != expect and not stop.is_set():
         waited = f" within {timeout_s:g} s" if rows < expect and timeout_s is not None and not once else ""
-        raise BrokerlessError(
-            f"{expect} messages of topic {topic!r} were expected, {rows} came{waited}; {path} holds those."
-        )
+        msg = f"{expect} messages of topic {topic!r} were expected, {rows} came{waited}; {path} holds those."
+        raise BrokerlessError(msg)
     return exported
 
 
@@ -407,6 +407,5 @@ def _writer_for(path: Path) -> Callable[[Path, Schema], _Writer]:
     try:
         return writers[path.suffix.lower()]
     except KeyError:
-        raise ConfigError(
-            f"{str(path)!r} does not say which format to write; end it in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}."
-        ) from None
+        msg = f"{str(path)!r} does not say which format to write; end it in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}."
+        raise ConfigError(msg) from None

@@ -179,7 +179,8 @@ class DeltaLog:
                 state = self.load()
                 check_supported(state.protocol, state.metadata, table=self.uri)
                 if state.metadata.deleted:
-                    raise TopicDeleted(f"{self.uri} was deleted. Create it again with 'brokerless topics create'.")
+                    msg = f"{self.uri} was deleted. Create it again with 'brokerless topics create'."
+                    raise TopicDeleted(msg)
                 self._state = state
                 self._confirmed = looked
             return self._state
@@ -211,7 +212,8 @@ class DeltaLog:
                 return state
             self._clock.backoff(attempt)
         msg = f"{self.uri}: the hint names checkpoint {self.checkpoint_version()}, but the log ends at {state.version}."
-        raise StoreError(f"{msg} The log is damaged; restore it before anything writes to the table.")
+        msg_0 = f"{msg} The log is damaged; restore it before anything writes to the table."
+        raise StoreError(msg_0)
 
     def _load(self, with_files: bool) -> TableState:
         state, version = self._load_checkpoint(with_files)
@@ -224,7 +226,8 @@ class DeltaLog:
                 for entry in self.read_from(version + 1):
                     state = self._replay(state, entry, with_files)
                 return state
-            raise TopicNotFound(f"There is no topic at {self.uri}. Create it with 'brokerless topics create'.")
+            msg = f"There is no topic at {self.uri}. Create it with 'brokerless topics create'."
+            raise TopicNotFound(msg)
         return state
 
     def txn(self, app_id: str) -> int | None:
@@ -298,8 +301,9 @@ class DeltaLog:
         with self._lock:
             self._reload()
             earliest = Offset(self.earliest())
+        msg = f"Offset {version}:0 of {self.uri} is gone: log clean-up removed it. The earliest offset is {earliest}."
         raise OffsetOutOfRange(
-            f"Offset {version}:0 of {self.uri} is gone: log clean-up removed it. The earliest offset is {earliest}.",
+            msg,
             earliest=earliest,
         )
 
@@ -360,7 +364,8 @@ class DeltaLog:
             if state and not state.metadata.deleted:
                 if exist_ok:
                     return state.metadata
-                raise TopicExists(f"{self.uri} exists already.")
+                msg = f"{self.uri} exists already."
+                raise TopicExists(msg)
             version = state.version + 1 if state else 0
             wanted = Metadata(self._clock.uuid(), schema_string, configuration=dict(configuration))
             if version:
@@ -467,10 +472,11 @@ class DeltaLog:
                 self._check_rival(rival, txns, expect or {})
                 conflicts += 1
                 if self._clock.monotonic() >= deadline:
-                    raise NotCommitted(
+                    msg_0 = (
                         f"{self.uri}: {conflicts} other commits came first within {deadline_s:.0f} s; nothing was "
                         "written. Use fewer writers per partition, or more partitions."
                     )
+                    raise NotCommitted(msg_0)
                 # Others committed since we last looked: catch up with all of them before the next try.
                 for entry in self.read_from(state.version + 1):
                     self._absorb(entry)
@@ -563,7 +569,8 @@ class DeltaLog:
         before, self._state = self._state, None
         state = self.state
         if before and before.metadata.id != state.metadata.id:
-            raise TopicDeleted(f"{self.uri} was deleted and created again: this one held the old topic. Open it again.")
+            msg = f"{self.uri} was deleted and created again: this one held the old topic. Open it again."
+            raise TopicDeleted(msg)
         return state
 
     def _check_txns(self, txns: Mapping[str, int], expect: Mapping[str, int]) -> None:
@@ -592,18 +599,21 @@ class DeltaLog:
         state = self.state
         metadata, protocol = entry.metadata or state.metadata, entry.protocol or state.protocol
         if metadata.id != state.metadata.id:
-            raise TopicDeleted(
+            msg = (
                 f"{self.uri} was deleted and created again (entry {entry.version}): this one held the old topic. "
                 "Open it again."
             )
+            raise TopicDeleted(msg)
         if metadata.deleted:
-            raise TopicDeleted(f"{self.uri} was deleted (entry {entry.version}).")
+            msg = f"{self.uri} was deleted (entry {entry.version})."
+            raise TopicDeleted(msg)
         check_supported(protocol, metadata, table=self.uri)
         if metadata.schema_string != state.metadata.schema_string:
-            raise TopicDeleted(
+            msg = (
                 f"The schema of {self.uri} was changed (entry {entry.version}): this one holds the old schema. "
                 "Open it again."
             )
+            raise TopicDeleted(msg)
         state.version, state.metadata, state.protocol = entry.version, metadata, protocol
         state.timestamp_ms = max(state.timestamp_ms, entry.timestamp_ms)
         state.txns.update(entry.txns)
@@ -614,7 +624,8 @@ class DeltaLog:
         metadata = entry.metadata or (state.metadata if state else None)
         protocol = entry.protocol or (state.protocol if state else None)
         if metadata is None or protocol is None:
-            raise StoreError(f"{self.uri}: entry {entry.version} comes before any metadata; the log is damaged.")
+            msg = f"{self.uri}: entry {entry.version} comes before any metadata; the log is damaged."
+            raise StoreError(msg)
         if state is None:
             state = TableState(entry.version, metadata, protocol, {})
         state.version, state.metadata, state.protocol = entry.version, metadata, protocol
@@ -680,7 +691,8 @@ class DeltaLog:
         try:
             metadata, protocol = metadata_of(state["metaData"]), protocol_of(state["protocol"])
         except KeyError as error:
-            raise StoreError(f"{self.uri}: checkpoint {version} lacks {error}; it is damaged or of version 2.") from None
+            msg = f"{self.uri}: checkpoint {version} lacks {error}; it is damaged or of version 2."
+            raise StoreError(msg) from None
         return TableState(version, metadata, protocol, txns, files=files, tombstones=tombstones)
 
 

@@ -1,4 +1,4 @@
-"""Latency as a histogram with fixed bounds, so that histograms of batches, tasks and hosts add up. Standard library only.
+"""Latency as a histogram with fixed bounds, so that those of batches, tasks and hosts add up. Standard library only.
 
 Percentiles of a sum are those of all its rows; averages of percentiles are not, so nothing here computes them.
 """

@@ -35,7 +35,8 @@ class Offset:
         """
         match = _OFFSET.fullmatch(text)
         if match is None:
-            raise ConfigError(f"{text!r} is not an offset; write VERSION:INDEX, for example 12:3.")
+            msg = f"{text!r} is not an offset; write VERSION:INDEX, for example 12:3."
+            raise ConfigError(msg)
         return cls(int(match[1]), int(match[2]))
 
 
@@ -49,19 +50,23 @@ def parse_start(text: str) -> Start:
     Raises:
         ConfigError: none of these, or a time without an offset (which instant it means would be a guess).
     """
-    if text == "beginning" or text == "latest":
-        return text
+    if text == "beginning":
+        return "beginning"
+    if text == "latest":
+        return "latest"
     if _OFFSET.fullmatch(text):
         return Offset.parse(text)
     try:
         instant = datetime.fromisoformat(text)
     except ValueError:
-        raise ConfigError(
+        msg = (
             f"{text!r} is no place to start; use beginning, latest, an offset such as 12:3, "
             "or a time such as 2026-11-21T09:00:00+00:00."
-        ) from None
+        )
+        raise ConfigError(msg) from None
     if instant.tzinfo is None:
-        raise ConfigError(f"The time {text!r} has no UTC offset; write {text}+00:00 or the offset you mean.")
+        msg = f"The time {text!r} has no UTC offset; write {text}+00:00 or the offset you mean."
+        raise ConfigError(msg)
     return instant.astimezone(UTC)
 
 

@@ -96,9 +96,11 @@ class Producer:
         clock: Clock = SYSTEM,
     ) -> None:
         if min(batch_rows, batch_bytes, buffer_bytes) < 1 or linger_s < 0 or delivery_timeout_s <= 0:
-            raise ConfigError("batch_rows, batch_bytes, buffer_bytes and delivery_timeout_s must be positive.")
+            msg = "batch_rows, batch_bytes, buffer_bytes and delivery_timeout_s must be positive."
+            raise ConfigError(msg)
         if producer_id is not None and (not producer_id or "/" in producer_id or len(producer_id) > 200):
-            raise ConfigError(f"The producer id {producer_id!r} must have 1 to 200 characters and no '/'.")
+            msg = f"The producer id {producer_id!r} must have 1 to 200 characters and no '/'."
+            raise ConfigError(msg)
         self._store = store or open_store(settings or Settings.load())
         self._clock = clock
         about = describe_topic(self._store, topic, clock=clock)
@@ -131,9 +133,11 @@ class Producer:
             DeliveryFailed: some messages are not acknowledged; it says which, and whether they may still appear.
         """
         if sequence is not None and (self._writers[0].producer_id is None or sequence < 0):
-            raise ConfigError("A sequence needs a producer with a producer_id, and is 0 or more.")
+            msg = "A sequence needs a producer with a producer_id, and is 0 or more."
+            raise ConfigError(msg)
         if self._buffer.closed:
-            raise BrokerlessError("The producer is closed.")
+            msg = "The producer is closed."
+            raise BrokerlessError(msg)
         call = self._prepare(messages, sequence)
         if call.table.num_rows == 0:
             return ()
@@ -173,7 +177,8 @@ class Producer:
             TimeoutError: it was not, in this time.
         """
         if not self._buffer.flush(timeout_s):
-            raise TimeoutError(f"Messages for {self.topic!r} are still waiting after {timeout_s} s.")
+            msg = f"Messages for {self.topic!r} are still waiting after {timeout_s} s."
+            raise TimeoutError(msg)
 
     def last_sequence(self, partition: int = 0) -> int | None:
         """The last sequence of this producer id in the log: where a restarted producer goes on. None if there is none.
@@ -201,7 +206,8 @@ class Producer:
     def _prepare(self, messages: Messages, sequence: int | None = None) -> _Call:
         table = records.to_table(messages, self.schema, topic=self.topic, produced_at_us=self._clock.time_us())
         if table.num_rows > MAX_COMMIT_ROWS:
-            raise UsageError(f"{table.num_rows} messages in one call; send at most {MAX_COMMIT_ROWS} at a time.")
+            msg = f"{table.num_rows} messages in one call; send at most {MAX_COMMIT_ROWS} at a time."
+            raise UsageError(msg)
         if self._key is None or self.partitions == 1:
             return _Call(table, {None: (table, range(table.num_rows))}, at=self._clock.monotonic())
         # Rows without a key: an exact resend must cut them as the first time, or it loses or repeats them.
@@ -241,7 +247,8 @@ class Producer:
                 except BrokerlessError as error:
                     return error
 
-            outcomes = dict(zip(jobs, (self._pool.map if self._pool and len(jobs) > 1 else map)(write, jobs)))
+            run = self._pool.map if self._pool and len(jobs) > 1 else map
+            outcomes = dict(zip(jobs, run(write, jobs), strict=True))
         for partition, share in shares.items():
             outcome = outcomes[partition]
             index = 0
@@ -345,10 +352,11 @@ class _PartitionWriter:
             self._forget(path)
             if error.ours:
                 return (-1 if error.entry.commit_id is None else error.entry.version), True
-            raise ProducerFenced(
+            msg = (
                 f"Another producer with the id {self.producer_id!r} took over {self._table!r} ({error}); "
                 "this one writes nothing more. Give each producer its own id."
-            ) from error
+            )
+            raise ProducerFenced(msg) from error
         except (NotCommitted, TopicDeleted, UsageError):
             self._forget(path)
             raise
@@ -387,12 +395,14 @@ class _Buffer:
                 lambda: self.closed or not self._held or self._held + call.nbytes <= self._limit, max_block_s
             )
             if self.closed:
-                raise BrokerlessError("The producer is closed.")
+                msg = "The producer is closed."
+                raise BrokerlessError(msg)
             if not fits:
-                raise BufferFull(
+                msg = (
                     f"{self._held} bytes wait to be committed and did not drain within {max_block_s} s; "
                     "send more slowly, or raise buffer_bytes."
                 )
+                raise BufferFull(msg)
             self._calls.append(call)
             self._held += call.nbytes
             self._waiting_rows += call.table.num_rows
@@ -455,7 +465,8 @@ def _concat(tables: Sequence[Table]) -> Table:
 
 def _key_column(names: Sequence[str], key: str, topic: str) -> str:
     if key not in names:
-        raise SchemaError(f"Topic {topic!r} has no column {key!r} to use as a key; it has: {', '.join(names)}.")
+        msg = f"Topic {topic!r} has no column {key!r} to use as a key; it has: {', '.join(names)}."
+        raise SchemaError(msg)
     return key
 
 
@@ -466,7 +477,8 @@ def _split(
     column = table.column(key)
     kind = column.type
     if not (DataType.is_string(kind) or DataType.is_binary(kind) or DataType.is_integer(kind)):
-        raise SchemaError(f"Column {key!r} cannot be a key: use a string, binary or integer column.")
+        msg = f"Column {key!r} cannot be a key: use a string, binary or integer column."
+        raise SchemaError(msg)
     rows: dict[int, list[int]] = {}
     for number, value in enumerate(column.to_pylist()):
         rows.setdefault(spare if value is None else partition_of(value, partitions), []).append(number)
@@ -476,5 +488,3 @@ def _split(
 
 def _take(batch: RecordBatch, rows: list[int]) -> Table:
     return Table.from_batches([batch.take(Array(rows, type=DataType.uint64()))])
-
-

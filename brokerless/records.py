@@ -1,4 +1,4 @@
-"""Columns <-> Parquet bytes, and the shapes that messages may come in. Arrow in, Arrow out; no per-row work for columns.
+"""Columns <-> Parquet bytes, and the shapes that messages come in. Arrow in, Arrow out; no per-row work for columns.
 
 Producers hand over any Arrow table or record batch (anything with the Arrow PyCapsule interface: pyarrow, polars,
 DuckDB, arro3), a dictionary of columns, or a list of rows. Consumers get arro3 tables, which the same libraries take
@@ -59,7 +59,8 @@ def arrow_type(delta_type: str) -> DataType:
     if delta_type.startswith("decimal("):
         precision, scale = delta_type[8:-1].split(",")
         return DataType.decimal128(int(precision), int(scale))
-    raise SchemaError(f"Columns of the type {delta_type} cannot be produced; use primitive types.")
+    msg = f"Columns of the type {delta_type} cannot be produced; use primitive types."
+    raise SchemaError(msg)
 
 
 def arrow_schema(schema: Schema) -> ArrowSchema:
@@ -164,9 +165,11 @@ def _cast(column: ChunkedArray, want: DataType, name: str, delta_type: str, topi
         # A cast turns what does not fit into null. (A column of type null has a null count of 0.)
         if DataType.is_null(have) or result.null_count == column.null_count:
             return result
-        raise SchemaError(f"Column {name!r} has values that do not fit {delta_type} of topic {topic!r}.")
+        msg = f"Column {name!r} has values that do not fit {delta_type} of topic {topic!r}."
+        raise SchemaError(msg)
     hint = " Give it a time zone." if DataType.is_timestamp(have) and DataType.is_timestamp(want) else ""
-    raise SchemaError(f"Column {name!r} is {_type_name(have)}, but topic {topic!r} has it as {delta_type}.{hint}")
+    msg = f"Column {name!r} is {_type_name(have)}, but topic {topic!r} has it as {delta_type}.{hint}"
+    raise SchemaError(msg)
 
 
 def _type_name(data_type: DataType) -> str:
@@ -203,7 +206,8 @@ def _from_columns(columns: Mapping[str, Any], schema: Schema, topic: str) -> Tab
     }
     lengths = {len(values) for values in arrays.values()}
     if len(lengths) > 1:
-        raise SchemaError(f"The columns for topic {topic!r} differ in length: {sorted(lengths)}.")
+        msg = f"The columns for topic {topic!r} differ in length: {sorted(lengths)}."
+        raise SchemaError(msg)
     return Table.from_pydict(arrays)
 
 
@@ -212,7 +216,8 @@ def _from_rows(rows: Sequence[Mapping[str, Any]], schema: Schema, topic: str) ->
     known = {*names, PRODUCED_AT}
     for number, row in enumerate(rows):
         if not isinstance(row, dict):
-            raise MessageError(f"Row {number} is {type(row).__name__}, not a mapping of column to value.")
+            msg = f"Row {number} is {type(row).__name__}, not a mapping of column to value."
+            raise MessageError(msg)
         if not row.keys() <= known:
             _raise_columns(topic, schema, unknown=sorted(row.keys() - known), missing=[])
     if any(PRODUCED_AT in row for row in rows):
@@ -231,10 +236,11 @@ def _column(values: list[Any], name: str, want: DataType) -> Array:
                 _array([value], want)
             except Exception:
                 text = repr(value)
-                raise MessageError(
+                msg = (
                     f"Row {number}: column {name!r} is {_type_name(want)}, "
                     f"but the value is {text if len(text) <= 60 else text[:60] + '...'}."
-                ) from None
+                )
+                raise MessageError(msg) from None
         raise
 
 
@@ -248,14 +254,17 @@ def _array(values: list[Any], want: DataType) -> Array:
         texts = [None if v is None else _to_decimal(v) for v in values]
         result = Array(texts, type=DataType.string()).cast(want)
         if result.null_count != sum(v is None for v in values):
-            raise ValueError("does not fit")
+            msg = "does not fit"
+            raise ValueError(msg)
         return result
     if DataType.is_binary(want):
         return Array([base64.b64decode(v, validate=True) if isinstance(v, str) else v for v in values], type=want)
     if DataType.is_boolean(want) and not all(v is None or isinstance(v, bool) for v in values):
-        raise ValueError("not a boolean")
+        msg = "not a boolean"
+        raise ValueError(msg)
     if DataType.is_numeric(want) and any(isinstance(v, bool) for v in values):
-        raise ValueError("a boolean is not a number")
+        msg = "a boolean is not a number"
+        raise ValueError(msg)
     return Array(values, type=want)
 
 
@@ -264,7 +273,8 @@ def _to_us(value: Any) -> int | None:
         return None
     instant = datetime.fromisoformat(value) if isinstance(value, str) else value
     if not isinstance(instant, datetime) or instant.tzinfo is None:
-        raise ValueError("not an instant with a time zone")
+        msg = "not an instant with a time zone"
+        raise ValueError(msg)
     return microseconds(instant)
 
 
@@ -274,7 +284,8 @@ def _to_date(value: Any) -> date:
 
 def _to_decimal(value: Any) -> str:
     if isinstance(value, bool | float):
-        raise ValueError("not exact")
+        msg = "not exact"
+        raise ValueError(msg)
     return f"{Decimal(value):f}"
 
 

@@ -63,11 +63,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "root", check_root(self.root))
-        if self.endpoint is not None:
-            if not _is_http(self.endpoint):
-                raise ConfigError(
-                    f"The endpoint {self.endpoint!r} is not a URL; write http://host:port or https://host."
-                )
+        if self.endpoint is not None and not _is_http(self.endpoint):
+            msg = f"The endpoint {self.endpoint!r} is not a URL; write http://host:port or https://host."
+            raise ConfigError(msg)
 
     @property
     def bucket(self) -> str:
@@ -91,7 +89,8 @@ class Settings:
         env = {**_read_dotenv(dotenv), **(os.environ if environ is None else environ)}
         name = profile or env.get(PROFILE_ENV) or "embedded"
         if name not in get_args(Profile):
-            raise ConfigError(f"Unknown profile {name!r}; use one of {', '.join(get_args(Profile))}.")
+            msg = f"Unknown profile {name!r}; use one of {', '.join(get_args(Profile))}."
+            raise ConfigError(msg)
         state_dir = Path(env.get(STATE_DIR_ENV) or ".brokerless")
         root = root or env.get(ROOT_ENV)
         endpoint = env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL") or None
@@ -102,23 +101,22 @@ class Settings:
         is_s3 = root is None or urlsplit(root).scheme in {"s3", "s3a"}
         if name == "aws":
             if root is None:
-                raise ConfigError(
-                    f"The profile aws needs a place for topics; set {ROOT_ENV}=s3://bucket/prefix or give --root."
-                )
+                msg = f"The profile aws needs a place for topics; set {ROOT_ENV}=s3://bucket/prefix or give --root."
+                raise ConfigError(msg)
         elif is_s3:
             endpoint = endpoint or _running_endpoint(state_dir)
             if endpoint is None:
-                raise ConfigError(
+                msg = (
                     "No S3 server is known. Start the embedded one with 'brokerless up', "
                     "or set AWS_ENDPOINT_URL to the one to use."
                 )
+                raise ConfigError(msg)
             if name == "embedded":
                 # The embedded server listens on loopback only and takes any key.
                 access, secret = access or "brokerless", secret or "brokerless"
             elif not (access and secret):
-                raise ConfigError(
-                    "The profile minio needs credentials; set MINIO_S3_ACCESS_KEY and MINIO_S3_SECRET_ACCESS_KEY."
-                )
+                msg = "The profile minio needs credentials; set MINIO_S3_ACCESS_KEY and MINIO_S3_SECRET_ACCESS_KEY."
+                raise ConfigError(msg)
         return cls(
             profile=name,  # type: ignore[arg-type]  # checked against the Literal's values above
             root=root or _LOCAL_ROOT,
@@ -158,14 +156,17 @@ def check_root(root: str) -> str:
     except ValueError:
         parts = urlsplit("")  # a broken IPv6 address; refused like any other text that is no URL
     if parts.scheme not in _SCHEMES or (parts.scheme not in {"file", "memory"} and not parts.netloc):
-        raise ConfigError(
+        msg = (
             f"The root {root!r} is not a URL of an object store; write s3://bucket/prefix, gs://bucket/prefix, "
             "az://container/prefix or file:///absolute/path."
         )
+        raise ConfigError(msg)
     if parts.query or parts.fragment or any(part in {".", ".."} for part in parts.path.split("/")):
-        raise ConfigError(f"The root {root!r} may not hold '?', '#', '.' or '..' parts.")
+        msg = f"The root {root!r} may not hold '?', '#', '.' or '..' parts."
+        raise ConfigError(msg)
     if "@" in parts.netloc and parts.scheme != "abfss":
-        raise ConfigError("The root holds credentials; give them by environment variables instead.")
+        msg = "The root holds credentials; give them by environment variables instead."
+        raise ConfigError(msg)
     return root.rstrip("/").replace("s3a://", "s3://", 1)
 
 
@@ -197,7 +198,8 @@ def _read_dotenv(path: Path | None) -> dict[str, str]:
             continue
         name, equals, value = text.partition("=")
         if not equals or not name.strip().isidentifier():
-            raise ConfigError(f"{path}, line {number}: expected NAME=value.")
+            msg = f"{path}, line {number}: expected NAME=value."
+            raise ConfigError(msg)
         value = value.strip()
         if len(value) >= 2 and value[0] == value[-1] and value[0] in "'\"":
             value = value[1:-1]

@@ -15,7 +15,7 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import ProxyHandler, Request, build_opener
@@ -29,7 +29,7 @@ from brokerless.errors import AccessDenied, BucketNotFound, ConfigError, StoreEr
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from obstore.store import ObjectStore, RetryConfig
+    from obstore.store import ClientConfig, ObjectStore, RetryConfig, S3Config
 
     from brokerless.settings import Settings
 
@@ -93,6 +93,7 @@ class ObstoreStore:
         self._once = once
 
     def get(self, path: str) -> bytes:
+        """As ``Store.get``."""
         self.requests["GET"] += 1
         try:
             return obstore.get(self._retrying, path).bytes().to_bytes()
@@ -104,6 +105,7 @@ class ObstoreStore:
             raise self._named(error, "GET", path) from error
 
     def put(self, path: str, data: bytes) -> None:
+        """As ``Store.put``."""
         self.requests["PUT"] += 1
         try:
             obstore.put(self._retrying, path, data, use_multipart=len(data) > 64 * 2**20)
@@ -111,6 +113,7 @@ class ObstoreStore:
             raise self._named(error, "PUT", path) from error
 
     def put_if_absent(self, path: str, data: bytes) -> Outcome:
+        """As ``Store.put_if_absent``."""
         self.requests["PUT"] += 1
         try:
             obstore.put(self._once, path, data, mode="create", use_multipart=False)
@@ -125,6 +128,7 @@ class ObstoreStore:
         return "created"
 
     def exists(self, path: str) -> bool:
+        """As ``Store.exists``."""
         self.requests["GET"] += 1
         try:
             obstore.head(self._retrying, path)
@@ -135,6 +139,7 @@ class ObstoreStore:
         return True
 
     def list(self, prefix: str, *, after: str | None = None) -> Iterator[ObjectInfo]:
+        """As ``Store.list``."""
         try:
             for chunk in obstore.list(self._retrying, prefix, offset=after):
                 self.requests["LIST"] += 1
@@ -148,6 +153,7 @@ class ObstoreStore:
             raise self._named(error, "LIST", prefix) from error
 
     def folders(self) -> Sequence[str]:
+        """As ``Store.folders``."""
         self.requests["LIST"] += 1
         try:
             return sorted(str(p) for p in obstore.list_with_delimiter(self._retrying)["common_prefixes"])
@@ -155,6 +161,7 @@ class ObstoreStore:
             raise self._named(error, "LIST", "") from error
 
     def delete(self, paths: Sequence[str]) -> None:
+        """As ``Store.delete``."""
         self.requests["DELETE"] += 1
         try:
             obstore.delete(self._retrying, list(paths))
@@ -204,14 +211,14 @@ def _client(settings: Settings, retry: RetryConfig) -> ObjectStore:
         return LocalStore(parts.path, mkdir=True)
     if parts.scheme == "memory":
         return _memory(settings.root)
-    client: dict[str, Any] = {
+    client: ClientConfig = {
         "timeout": timedelta(seconds=REQUEST_TIMEOUT_S),
         "connect_timeout": timedelta(seconds=3),
         "allow_http": bool(settings.endpoint and settings.endpoint.startswith("http://")),
     }
     if parts.scheme != "s3":
-        return from_url(settings.root, client_options=client, retry_config=retry)  # type: ignore[call-overload,no-any-return]
-    config: dict[str, Any] = {"region": settings.region}
+        return from_url(settings.root, client_options=client, retry_config=retry)
+    config: S3Config = {"region": settings.region}
     if settings.endpoint:
         config |= {"endpoint": settings.endpoint, "virtual_hosted_style_request": False}
     if settings.access_key and settings.secret_key:
@@ -256,18 +263,19 @@ def create_bucket(settings: Settings) -> None:
         if error.code == 409:
             return  # it is there
         if error.code in {401, 403}:
-            raise AccessDenied(
+            msg = (
                 f"The server at {settings.endpoint} refused to create the bucket {settings.bucket!r} "
                 f"(HTTP {error.code}); check the credentials."
-            ) from None
-        raise StoreUnavailable(
-            f"The server at {settings.endpoint} could not create the bucket {settings.bucket!r}: HTTP {error.code}."
-        ) from None
+            )
+            raise AccessDenied(msg) from None
+        msg = f"The server at {settings.endpoint} could not create the bucket {settings.bucket!r}: HTTP {error.code}."
+        raise StoreUnavailable(msg) from None
     except OSError as error:
-        raise StoreUnavailable(
+        msg = (
             f"No S3 server answers at {settings.endpoint} ({error}). Start one with 'brokerless up', "
             "or set AWS_ENDPOINT_URL to the one to use."
-        ) from None
+        )
+        raise StoreUnavailable(msg) from None
 
 
 @lru_cache(maxsize=32)

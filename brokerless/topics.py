@@ -81,10 +81,11 @@ class Schema:
         for part in re.split(r",(?![^(]*\))", text):
             words = part.strip().replace(":", " ", 1).split(None, 1)
             if len(words) != 2:
-                raise SchemaError(
+                msg = (
                     f"Cannot read {part.strip()!r} in the schema {text!r}; write NAME TYPE, NAME TYPE, ... "
                     "for example 'date string, message string'."
                 )
+                raise SchemaError(msg)
             columns.append(Column(words[0], _delta_type(words[1], column=words[0])))
         return cls.of(columns)
 
@@ -100,17 +101,20 @@ class Schema:
             SchemaError: no columns, or a name that is taken, reserved or not usable in Delta.
         """
         if not columns:
-            raise SchemaError("A topic needs at least one column.")
+            msg = "A topic needs at least one column."
+            raise SchemaError(msg)
         seen: set[str] = set()
         for column in columns:
             name = column.name[1:] if reserved and column.name.startswith("_") else column.name
             if column.name == PRODUCED_AT or not _COLUMN.fullmatch(name):
-                raise SchemaError(
+                msg = (
                     f"{column.name!r} cannot be a column's name: letters, digits and underscores, beginning with "
                     "a letter (names with a leading underscore are the kit's own)."
                 )
+                raise SchemaError(msg)
             if column.name.lower() in seen:
-                raise SchemaError(f"Column {column.name!r} appears twice (Delta does not tell case apart).")
+                msg = f"Column {column.name!r} appears twice (Delta does not tell case apart)."
+                raise SchemaError(msg)
             seen.add(column.name.lower())
         return cls(tuple(columns))
 
@@ -148,10 +152,11 @@ def _delta_type(text: str, *, column: str) -> str:
     decimal = _DECIMAL.fullmatch(name.replace(" ", ""))
     if decimal and 1 <= int(decimal[1]) <= 38 and int(decimal[2]) <= int(decimal[1]):
         return decimal[0]
-    raise SchemaError(
+    msg = (
         f"Column {column!r} has the unknown type {text!r}; use one of {', '.join(sorted(set(_TYPES.values())))}, "
         "decimal(precision,scale)."
     )
+    raise SchemaError(msg)
 
 
 def check_name(topic: str) -> str:
@@ -163,10 +168,11 @@ def check_name(topic: str) -> str:
         ConfigError: the name breaks a rule.
     """
     if len(topic) > 200 or not _NAME.fullmatch(topic) or re.search(r"\.\d+\Z", topic):
-        raise ConfigError(
+        msg = (
             f"{topic[:80]!r} cannot be a topic's name: letters, digits, '_', '-' and single dots, at most 200, "
             "beginning with a letter or digit; the part after the last dot is not a number."
         )
+        raise ConfigError(msg)
     return topic
 
 

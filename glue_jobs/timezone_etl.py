@@ -37,17 +37,17 @@ def main(argv: list[str] | None = None) -> int:
             check_delta_output(settings, args.output)
             where = {"inputs": inputs, "output": args.output, "name": args.name}
             spark = delta_session(settings, name=args.name)
-            run(start_delta(spark, settings, unify_timezones, **where, once=args.once, interval_s=args.interval))
+            stock = start_delta(spark, settings, unify_timezones, **where, once=args.once, interval_s=args.interval)
+            run(stock, once=args.once, as_json=args.json)
             return 0
         ensure_dead_letters(settings, args.output, inputs)
         spark = spark_session(settings, name=args.name)
         rows = read_stream(
             spark, inputs, name=args.name, output=args.output, settings=settings, start=args.start, once=args.once
         )
-        stream = write_stream(
-            unify_timezones(rows), args.output, name=args.name, settings=settings, interval_s=args.interval
-        )
-        run(stream, once=args.once, as_json=args.json)
+        result = unify_timezones(rows)
+        query = write_stream(result, args.output, name=args.name, settings=settings, interval_s=args.interval)
+        run(query, once=args.once, as_json=args.json)
     except BrokerlessError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1

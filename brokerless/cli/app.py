@@ -116,12 +116,14 @@ def check_listening(endpoint: str) -> None:
         port = parts.port or (443 if parts.scheme == "https" else 80)
         socket.create_connection((parts.hostname or "", port), _CONNECT_TIMEOUT_S).close()
     except ValueError as error:
-        raise ConfigError(f"The endpoint {endpoint!r} is not a URL ({error}); write http://host:port.") from None
+        msg = f"The endpoint {endpoint!r} is not a URL ({error}); write http://host:port."
+        raise ConfigError(msg) from None
     except OSError as error:
-        raise StoreUnavailable(
+        msg = (
             f"No S3 server answers at {endpoint} ({error.strerror or error}). Start the embedded one with "
             "'brokerless up', or set AWS_ENDPOINT_URL to the one to use."
-        ) from None
+        )
+        raise StoreUnavailable(msg) from None
 
 
 def environment() -> dict[str, str]:

@@ -286,7 +286,8 @@ def clock_skew(endpoint: str, *, now: Callable[[], float] = time.time) -> tuple[
     finally:
         connection.close()
     if header is None:
-        raise ValueError("no Date header")
+        msg = "no Date header"
+        raise ValueError(msg)
     there = parsedate_to_datetime(header).timestamp() + 0.5
     return there - (before + after) / 2, 0.5 + (after - before) / 2
 

@@ -80,6 +80,10 @@ def run(
     interval: Annotated[
         float, typer.Option("--interval", metavar="S", min=0, help="Seconds between batches; 0: as fast as it can.")
     ] = 0.0,
+    output: Annotated[
+        str | None,
+        typer.Option("--output", metavar="TOPIC", help="Where to; the delta engine needs an output of its own."),
+    ] = None,
     profile: ProfileOption = None,
     root: RootOption = None,
     as_json: JsonOption = False,
@@ -87,7 +91,8 @@ def run(
     """Run a pipeline on this machine, in its own process, until Ctrl-C.
 
     It is the script that Glue and EMR Serverless run. timezone-etl reads the topics timezone1 and timezone2 and writes
-    timezone_unified; what it cannot parse goes to timezone_unified.dead_letters. The outputs are
+    timezone_unified (the delta engine: timezone_unified_delta, which is its own); what it cannot parse goes to
+    the output's .dead_letters. The outputs are
     created when they are missing. A restart goes on exactly where it
     stopped. SIGTERM and Ctrl-C finish the running batch; the pipeline's exit code is passed on.
     """
@@ -101,9 +106,10 @@ def run(
     for topic in (NEW_YORK, PARIS):
         describe_topic(store, topic)  # said at once, not after Spark's start
     check_job(job)
+    output = output or (UNIFIED if engine == "direct" else f"{UNIFIED}_delta")
     if engine == "direct":  # the other engine owns its output table, from its creation on
-        create_topic(store, UNIFIED, unified_schema(), exist_ok=True)
-    arguments = ["--engine", engine, "--interval", str(interval)]
+        create_topic(store, output, unified_schema(), exist_ok=True)
+    arguments = ["--engine", engine, "--interval", str(interval), "--output", output]
     arguments += ["--once"] if once else []
     arguments += ["--json"] if options.as_json else []
     with _forwarding() as forward:
@@ -172,9 +178,11 @@ def demo(
     environ = environment()
     chosen = options.profile or environ.get("BROKERLESS_PROFILE") or "embedded"
     if chosen not in ("embedded", "minio"):
-        raise ConfigError(f"The demo brings its own server, and the profile is {chosen!r}; use embedded or minio.")
+        msg = f"The demo brings its own server, and the profile is {chosen!r}; use embedded or minio."
+        raise ConfigError(msg)
     if options.root is not None and not options.root.startswith("s3://"):
-        raise ConfigError(f"The demo runs on an S3 server; the root {options.root!r} must begin with s3://.")
+        msg = f"The demo runs on an S3 server; the root {options.root!r} must begin with s3://."
+        raise ConfigError(msg)
     from brokerless.local.demo import demo_place, run_demo
 
     begun = time.monotonic()

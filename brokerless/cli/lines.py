@@ -100,10 +100,11 @@ def _tables(lines: IO[bytes], source: str, topic: str, schema: Schema) -> Iterat
     while line := lines.readline(MAX_LINE_BYTES + 1):
         number += 1
         if len(line) > MAX_LINE_BYTES:
-            raise MessageError(
+            msg = (
                 f"{source}, line {number} is longer than {MAX_LINE_BYTES} bytes (8 MiB), the limit of one message. "
                 "Put large content into an object of its own and send its address."
             )
+            raise MessageError(msg)
         if not line.strip():
             continue
         rows.append(_parse(line, f"{source}, line {number}", topic, names))
@@ -121,30 +122,35 @@ def _parse(line: bytes, place: str, topic: str, names: frozenset[str]) -> dict[s
         row = json.loads(line, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         reason = f"{error.msg}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
-        raise MessageError(
+        msg = (
             f"{place} is not JSON ({reason}): {_excerpt(line)}. Write one JSON object a line, such as "
             f"{json.dumps(dict.fromkeys(sorted(names), '...'))}."
-        ) from None
+        )
+        raise MessageError(msg) from None
     if not isinstance(row, dict):
-        raise MessageError(
+        msg = (
             f"{place} is not a JSON object: {_excerpt(line)}. Write one object a line, with the topic's columns "
             f"{', '.join(sorted(names))}."
         )
+        raise MessageError(msg)
     if unknown := row.keys() - names - {PRODUCED_AT}:
-        raise SchemaError(
+        msg = (
             f"{place}: topic {topic!r} has no column {', '.join(map(repr, sorted(unknown)))}; it has "
             f"{', '.join(sorted(names))}. Leave it out, or create a topic with it."
         )
+        raise SchemaError(msg)
     if missing := names - row.keys():
-        raise SchemaError(
+        msg = (
             f"{place} lacks the column {', '.join(map(repr, sorted(missing)))} of topic {topic!r}. "
             "Add it, with null for no value."
         )
+        raise SchemaError(msg)
     return row
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON value")
+    msg = f"{name} is no JSON value"
+    raise ValueError(msg)
 
 
 def _excerpt(line: bytes) -> str:
@@ -162,7 +168,8 @@ def _table(rows: list[dict[str, Any]], numbers: list[int], source: str, topic: s
                 to_table([row], schema, topic=topic, produced_at_us=0)
             except UsageError as error:
                 text = str(error).removeprefix("Row 0: ")
-                raise MessageError(f"{source}, line {number}: {text.rstrip('.')}. Correct the value.") from None
+                msg = f"{source}, line {number}: {text.rstrip('.')}. Correct the value."
+                raise MessageError(msg) from None
         raise
     if any(PRODUCED_AT in row for row in rows):
         return table

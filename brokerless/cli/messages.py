@@ -108,8 +108,9 @@ def produce(
     _show_acks(topic, acks, as_json=options.as_json)
     if failure is not None:
         done = sum(ack.rows for ack in acks)
+        msg = f"{spool.rows - done} of {spool.rows} messages are not acknowledged: {failure}"
         raise DeliveryFailed(
-            f"{spool.rows - done} of {spool.rows} messages are not acknowledged: {failure}",
+            msg,
             acknowledged=acks,
             unacknowledged=getattr(failure, "unacknowledged", ()),
             unknown=getattr(failure, "unknown", False),
@@ -124,7 +125,8 @@ def _open(file: Path | None, stack: contextlib.ExitStack) -> tuple[IO[bytes], st
     try:
         return stack.enter_context(file.open("rb")), str(file)
     except OSError as error:
-        raise ConfigError(f"Cannot read {file} ({error.strerror or error}); name a file of JSON lines.") from None
+        msg = f"Cannot read {file} ({error.strerror or error}); name a file of JSON lines."
+        raise ConfigError(msg) from None
 
 
 def _send(producer: Producer, tables: Iterator[Table], total: int) -> tuple[list[Ack], BrokerlessError | None]:

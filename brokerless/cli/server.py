@@ -67,9 +67,8 @@ def up(
     from brokerless.local import server
 
     if options.profile == "aws":
-        raise ConfigError(
-            "'brokerless up' starts a server on this machine; the profile aws has none. Leave --profile out."
-        )
+        msg = "'brokerless up' starts a server on this machine; the profile aws has none. Leave --profile out."
+        raise ConfigError(msg)
     environ = environment()
     kind: server.Kind = "minio" if minio or options.profile == "minio" else "embedded"
     if not options.as_json:

@@ -161,7 +161,8 @@ def delete(
     topic = describe_topic(store, name)
     if not yes:
         if options.as_json or not sys.stdin.isatty():
-            raise ConfigError(f"Deleting topic {name!r} needs a yes, and nobody can be asked; give --yes.")
+            msg = f"Deleting topic {name!r} needs a yes, and nobody can be asked; give --yes."
+            raise ConfigError(msg)
         typer.confirm(f"Delete {topic.uri} and all its messages?", abort=True, err=True)
     delete_topic(store, name)
     if options.as_json:

@@ -28,14 +28,13 @@ from brokerless.clock import SYSTEM, Clock
 from brokerless.errors import BrokerlessError, PipelineError
 from brokerless.export import Exported, export_topic
 from brokerless.local import server as servers
-from brokerless.store import create_bucket
 from brokerless.local.example import NEW_YORK, PARIS, UNIFIED, ZoneMessage, input_schema, unified_schema, zone_messages
 from brokerless.local.jobs import start_job, stop_job
 from brokerless.maintenance import Maintainer
 from brokerless.producer import Producer
 from brokerless.records import TIMESTAMP
 from brokerless.settings import Settings
-from brokerless.store import open_store
+from brokerless.store import create_bucket, open_store
 from brokerless.topics import PRODUCED_AT, dead_letters
 
 if TYPE_CHECKING:
@@ -195,7 +194,13 @@ def run_demo(
     create_topic(store, UNIFIED, unified_schema(), clock=clock)
     create_dead_letters(store, UNIFIED, [input_schema()], clock=clock)
 
+    # Beside Spark only here: the command line must start without it.
+    from brokerless.spark.classes import archive_path, ensure_archive
+
     with contextlib.ExitStack() as stack:
+        if not archive_path().is_file():
+            watcher.step("Preparing Spark's classes, once: later starts take half the time")
+            ensure_archive()
         watcher.step("Starting the pipeline timezone-etl (Spark takes some seconds)")
         pipeline = stack.enter_context(_Pipeline(settings))
         pipeline.wait_started()
@@ -264,14 +269,16 @@ def _rows(batch: Batch, sent: Mapping[str, ZoneMessage], now_us: int) -> Iterato
     for timestamp, message, at_us in zip(*(c.to_pylist() for c in columns.values()), produced, strict=True):
         source = sent.get(message)
         if source is None:
-            raise BrokerlessError(f"The message {message!r} came out of {UNIFIED} and was never sent.")
+            msg = f"The message {message!r} came out of {UNIFIED} and was never sent."
+            raise BrokerlessError(msg)
         yield Row(message, source.topic, source.date, timestamp, (now_us - at_us) / 1e6)
 
 
 def _report(rows: Sequence[Row], messages: int, results: Path) -> Report:
     numbers = sorted(int(row.message) for row in rows)
     if numbers != list(range(messages)):
-        raise BrokerlessError(f"The messages 0 to {messages - 1} were sent; {numbers} came out.")
+        msg = f"The messages 0 to {messages - 1} were sent; {numbers} came out."
+        raise BrokerlessError(msg)
     latencies = [row.latency_s for row in rows]
     return Report(tuple(rows), percentile(latencies, 50), percentile(latencies, 99), results)
 
@@ -316,19 +323,19 @@ class _Pipeline:
         while not self._started.wait(0.1):
             self.check()
             if time.monotonic() > deadline:
-                raise PipelineError(
-                    f"The pipeline did not start within {_START_TIMEOUT_S:.0f} s; its output is in {self._log}."
-                )
+                msg = f"The pipeline did not start within {_START_TIMEOUT_S:.0f} s; its output is in {self._log}."
+                raise PipelineError(msg)
 
     def check(self) -> None:
         """Returns while the pipeline is running."""
         code = self._process.poll()
         if code is not None:
             last = [line.strip() for line in self._log.read_text(errors="replace").splitlines() if line.strip()][-3:]
-            raise PipelineError(
+            msg = (
                 f"The pipeline ended with exit code {code}: {' | '.join(last) or 'it said nothing'}. "
                 f"All its output is in {self._log}."
             )
+            raise PipelineError(msg)
 
     def _listen(self) -> None:
         # Read to the end: a full pipe would stop the pipeline.

@@ -1,7 +1,7 @@
 """Topics in Spark Structured Streaming. The only part of the library that imports pyspark (with the jobs in glue_jobs).
 
-``read_stream`` and ``write_stream`` make an exactly-once pipeline; ``spark_session`` gives a session that is tuned for small
-batches. Names are loaded on first use, so that Java can be looked for without pyspark.
+``read_stream`` and ``write_stream`` make an exactly-once pipeline; ``spark_session`` gives a session that is tuned for
+small batches. Names are loaded on first use, so that Java can be looked for without pyspark.
 """
 
 from __future__ import annotations
@@ -41,5 +41,6 @@ _HOME = {
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        raise AttributeError(f"module 'brokerless.spark' has no attribute {name!r}")
+        msg = f"module 'brokerless.spark' has no attribute {name!r}"
+        raise AttributeError(msg)
     return getattr(import_module(f"brokerless.spark.{_HOME[name]}"), name)

@@ -1,4 +1,4 @@
-"""Arrow tables beside Spark: columns in order, dead letters apart, ages as a histogram. Vectorised, no per-row Python."""
+"""Arrow tables beside Spark: columns in order, dead letters apart, ages as a histogram. No per-row Python."""
 
 from __future__ import annotations
 

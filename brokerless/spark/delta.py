@@ -30,9 +30,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.types import StructType
 
     from brokerless.settings import Settings
+    from brokerless.spark.sink import BatchReport
 
 _SDK: Final = "2.29.52"  # what hadoop-aws 3.4.2, and so pyspark 4.1.1, is built for
 PACKAGES: Final = (
@@ -92,7 +94,7 @@ class DeltaStream:
         """True: Spark's own progress tells more."""
         return True
 
-    def drain(self) -> list[object]:
+    def drain(self) -> list[BatchReport]:
         """Nothing: Spark's own progress has the figures."""
         return []
 
@@ -175,7 +177,7 @@ def start_delta(
         ConfigError: as ``check_delta_output``.
         TopicNotFound: an input is missing.
     """
-    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql import functions as F
 
     check_delta_output(settings, output)
     store = open_store(settings)
@@ -223,11 +225,10 @@ def start_delta(
     return DeltaStream(writer.start(), name)
 
 
-def _create(spark: SparkSession, place: str, schema: object) -> None:
+def _create(spark: SparkSession, place: str, schema: StructType) -> None:
     """The table with its owner's mark; nothing if it is there."""
     from delta.tables import DeltaTable
     from pyspark.sql.types import StructField, StructType
 
-    assert isinstance(schema, StructType)
     nullable = StructType([StructField(f.name, f.dataType, nullable=True) for f in schema])
     DeltaTable.createIfNotExists(spark).location(place).addColumns(nullable).property(ENGINE_KEY, "delta").execute()

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
+    from brokerless.spark.delta import DeltaStream
     from brokerless.spark.sink import BatchReport, Stream
 
 STOP_WITHIN_S = 8.0
@@ -60,7 +61,9 @@ def read_stream(
         start: where to begin without recorded progress: ``beginning``, ``latest`` or a time.
         once: end at what the topics hold when the stream starts.
         metadata: whether to add the metadata columns.
-        max_rows, max_bytes, max_files: limits of one batch, soft by one commit.
+        max_rows: limit of one batch, soft by one commit, like the next two.
+        max_bytes: of the objects.
+        max_files: how many objects.
 
     Raises:
         TopicNotFound, SchemaError, ConfigError: at once.
@@ -87,13 +90,13 @@ def read_stream(
 
 
 def dead_letter(reason: Column, rows: DataFrame) -> Column:
-    """The column ``_dead_letter``: null where ``reason`` is null, otherwise what the dead-letter topic keeps of the row.
+    """The column ``_dead_letter``: null where ``reason`` is null, otherwise what the dead-letter topic keeps.
 
     Args:
         reason: why the row cannot be processed, as text; null for good rows.
         rows: the DataFrame of ``read_stream`` (with metadata) that the row comes from.
     """
-    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql import functions as F
 
     own = {column.name for column in METADATA} | {PRODUCED_AT}
     kept = [F.col(name) for name in rows.columns if name not in own]
@@ -111,7 +114,7 @@ def ensure_dead_letters(settings: Settings, output: str, topics: Sequence[str]) 
     create_dead_letters(store, output, [describe_topic(store, topic).schema for topic in topics])
 
 
-def run(stream: Stream, *, once: bool = False, as_json: bool = False, out: TextIO | None = None) -> None:
+def run(stream: Stream | DeltaStream, *, once: bool = False, as_json: bool = False, out: TextIO | None = None) -> None:
     """Runs a started pipeline to its end, with a line of progress each second.
 
     Ends when ``once`` has processed what was there, on SIGTERM or SIGINT (after the running batch), or by an error.
@@ -131,7 +134,7 @@ def run(stream: Stream, *, once: bool = False, as_json: bool = False, out: TextI
     with _signals(stopping):
         waiter = threading.Thread(target=_wait, args=(stream, once, stopping), daemon=True)
         waiter.start()
-        while not (stream.ready() or stopping.wait(0.05)):
+        while not (stream.ready() or stopping.wait(0.005)):
             pass
         if as_json:
             _print_json(out, event="started", pipeline=stream.name)
@@ -151,15 +154,13 @@ def run(stream: Stream, *, once: bool = False, as_json: bool = False, out: TextI
     if failure is not None:
         raise failure
     cause = stream.query.exception()
-    if cause is not None:
+    if cause is not None and "_StoppingError" not in str(cause):
         raise named_error(str(cause)) from cause
 
 
 @contextmanager
 def _signals(stopping: threading.Event) -> Iterator[None]:
-    previous = {
-        number: signal.signal(number, lambda *_: stopping.set()) for number in (signal.SIGTERM, signal.SIGINT)
-    }
+    previous = {number: signal.signal(number, lambda *_: stopping.set()) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
@@ -167,7 +168,7 @@ def _signals(stopping: threading.Event) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _wait(stream: Stream, once: bool, stopping: threading.Event) -> None:
+def _wait(stream: Stream | DeltaStream, once: bool, stopping: threading.Event) -> None:
     try:
         if once:
             stream.query.processAllAvailable()

@@ -18,6 +18,7 @@ stops with ``PipelineFenced``, having written nothing more.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import threading
 import time
@@ -33,20 +34,20 @@ from brokerless.errors import BrokerlessError, ConfigError, PipelineError, Pipel
 from brokerless.log import DeltaLog, TxnAdvanced, epoch_of
 from brokerless.metrics import Histogram
 from brokerless.settings import Settings
-from brokerless.spark.progress import Position, SourceOffset, app_id, covers, follows, position_in
 from brokerless.spark.failures import named_error
+from brokerless.spark.progress import Position, SourceOffset, app_id, covers, follows, position_in
 from brokerless.spark.session import scratch_root
 from brokerless.spark.worker import drop_archives, settings_option, store_of
 from brokerless.store import open_store
 from brokerless.topics import PRODUCED_AT, dead_letters
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import pyarrow as pa
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from brokerless.store import Store
     from brokerless.topics import Schema
@@ -54,6 +55,20 @@ if TYPE_CHECKING:
 EXECUTOR_ROWS: Final = 400_000
 """Batches of more rows are written by the executors. Below, one object written by the driver is faster: rows reach it
 by ``toArrow`` at about 0.1 us a row, while ``mapInArrow`` starts a second Python stage. Measured; see docs/adr."""
+
+
+_STATEFUL: Final = frozenset(
+    {
+        "Aggregate",
+        "Deduplicate",
+        "DeduplicateWithinWatermark",
+        "Distinct",
+        "FlatMapGroupsInPandasWithState",
+        "GlobalLimit",
+        "TransformWithState",
+        "TransformWithStateInPySpark",
+    }
+)
 
 
 @dataclass(slots=True)
@@ -127,6 +142,7 @@ def write_stream(
             optionally ``_produced_at`` (carried through, so that ages are measured from where a message entered) and
             ``_dead_letter`` (see ``dead_letter``): rows where it is set go to ``<table>.dead_letters``.
         table: an existing topic with one partition.
+        name: the pipeline's name, under which the output keeps its progress.
         settings: where; read from the environment by default.
         interval_s: time between batches; 0 is as fast as it can.
         executor_rows: batches with more rows are written by the executors.
@@ -157,11 +173,15 @@ def _warm_up(df: DataFrame) -> None:
     from brokerless.spark.arrow import split_dead_letters
 
     spark = df.sparkSession
-    rows = spark.range(1).selectExpr("cast(null as timestamp) as _produced_at").mapInArrow(_import_all, "_produced_at timestamp")
+    rows = (
+        spark.range(1)
+        .selectExpr("cast(null as timestamp) as _produced_at")
+        .mapInArrow(_import_all, "_produced_at timestamp")
+    )
     split_dead_letters(rows.toArrow())
 
 
-def _import_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _import_all(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     drop_archives()
     import numpy  # noqa: F401
     import pyspark.sql.pandas.types  # noqa: F401
@@ -171,6 +191,10 @@ def _import_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
 
 
+class _StoppingError(Exception):
+    """A batch that began while the pipeline was being stopped: it writes nothing, and the next run repeats it."""
+
+
 class _Sink:
     """The state of one running pipeline on the driver."""
 
@@ -178,13 +202,15 @@ class _Sink:
         from brokerless.spark.arrow import DEAD_LETTER
 
         if not name or any(c in name for c in ":/") or len(name) > 100:
-            raise ConfigError(f"The pipeline's name {name!r} must have 1 to 100 characters, without ':' and '/'.")
+            msg = f"The pipeline's name {name!r} must have 1 to 100 characters, without ':' and '/'."
+            raise ConfigError(msg)
         self._name = name
         self._settings = settings
         self._executor_rows = executor_rows
         self._store: Store = open_store(settings)
         self._schema = describe_topic(self._store, table).schema
         _check_columns(df, self._schema, table)
+        _check_stateless(df)
         self._output = _Output(self._store, table, self._schema, name)
         self._letters: _Output | None = None
         if DEAD_LETTER in df.columns:
@@ -208,7 +234,7 @@ class _Sink:
         """Spark's ``foreachBatch``."""
         with self._running:
             if self._closed:
-                raise PipelineError("The pipeline is stopping.")
+                raise _StoppingError
             try:
                 self._write(df, batch_id)
             except BrokerlessError as error:
@@ -230,11 +256,12 @@ class _Sink:
             if covers(done, start, end):
                 continue
             if not follows(done, start) and not (output is self._letters and _behind(done, start)):
-                raise PipelineError(
+                msg = (
                     f"Batch {batch_id} of the pipeline {self._name!r} reads {_span(start, end)}, but {output.topic!r} "
                     f"records {done}: rows would be lost or repeated. Read with read_stream(..., "
                     f"name={self._name!r}, output={output.topic!r}), and from all topics of earlier runs."
                 )
+                raise PipelineError(msg)
             todo.append(output)
         if not todo:
             return
@@ -350,7 +377,8 @@ class _Output:
         self._log = DeltaLog(store, topic)
         self._epoch = 0
         if describe_topic(store, topic).partitions != 1:
-            raise ConfigError(f"The output {topic!r} has several partitions; a pipeline's output has one.")
+            msg = f"The output {topic!r} has several partitions; a pipeline's output has one."
+            raise ConfigError(msg)
 
     def claim(self) -> None:
         """Takes the output over: an older pipeline of this name is fenced from here on."""
@@ -371,10 +399,11 @@ class _Output:
         try:
             self._log.append(objects.adds, txns, expect={epoch_of(self._pipeline): self._epoch})
         except TxnAdvanced as error:
-            raise PipelineFenced(
+            msg = (
                 f"Another pipeline {self._pipeline!r} took over {self.topic!r} ({error}); this one wrote nothing more. "
                 "Run one pipeline of a name at a time."
-            ) from error
+            )
+            raise PipelineFenced(msg) from error
 
 
 @dataclass(frozen=True)
@@ -385,7 +414,7 @@ class _ExecutorTask:
     output: _Target | None
     letters: _Target | None
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         drop_archives()
         import pyarrow as pa
 
@@ -429,27 +458,58 @@ def _check_columns(df: DataFrame, schema: Schema, topic: str) -> None:
     have = [name for name in df.columns if name not in {DEAD_LETTER, PRODUCED_AT}]
     unknown, missing = sorted(set(have) - set(schema.names)), sorted(set(schema.names) - set(have))
     if unknown or missing:
-        raise SchemaError(
+        msg = (
             f"Topic {topic!r} has the columns {', '.join(schema.names)}; the pipeline writes {', '.join(have)}. "
             "Select exactly the topic's columns."
         )
+        raise SchemaError(msg)
 
 
 def _fresh_checkpoint(settings: Settings, name: str) -> Path:
-    """An empty folder for Spark's checkpoint. Those of earlier runs of this pipeline are removed, never read."""
+    """An empty folder for Spark's checkpoint. Those of earlier runs are removed, never read."""
     root = scratch_root(settings) / f"pipeline-{name}"
-    shutil.rmtree(root, ignore_errors=True)
-    path = root / uuid.uuid4().hex
+    for old in root.glob("*-*"):
+        if not _is_alive(int(old.name.partition("-")[0])):
+            shutil.rmtree(old, ignore_errors=True)
+    path = root / f"{os.getpid()}-{uuid.uuid4().hex}"
     path.mkdir(parents=True)
     return path
 
 
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return pid != os.getpid()  # what this process left behind is done with
+
+
+def _check_stateless(df: DataFrame) -> None:
+    """Refuses state: it would live in the scratch checkpoint and be gone with it."""
+    nodes = [df._jdf.queryExecution().analyzed()]
+    while nodes:
+        node = nodes.pop()
+        children = node.children()
+        parts = [children.apply(i) for i in range(children.size())]
+        name = node.nodeName()
+        if name in _STATEFUL or (name == "Join" and all(part.isStreaming() for part in parts)):
+            msg = (
+                f"The pipeline keeps state ({name}), which this engine has no durable place for. "
+                "Use the delta engine, or keep the state in a table that the transform joins with."
+            )
+            raise ConfigError(msg)
+        nodes += parts
+
+
 def _read_offsets(checkpoint: Path, batch_id: int) -> SourceOffset:
-    """The source's offset of a batch. Format: ``OffsetSeqLog`` version 1: a version, the batch's metadata, then one
-    line of JSON for each source."""
+    """The source's offset of a batch.
+
+    Format: ``OffsetSeqLog`` version 1: a version, the batch's metadata, then one line of JSON for each source.
+    """
     lines = (checkpoint / "offsets" / str(batch_id)).read_text().splitlines()
     if len(lines) != 3 or lines[0] != "v1":
-        raise PipelineError(
-            f"The query has {len(lines) - 2} sources; read all topics by one read_stream (offset log {lines[0]})."
-        )
+        msg = f"The query has {len(lines) - 2} sources; read all topics by one read_stream (offset log {lines[0]})."
+        raise PipelineError(msg)
     return SourceOffset.of(lines[2])

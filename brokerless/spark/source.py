@@ -68,17 +68,20 @@ class BrokerlessSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
+        """For ``format``."""
         return "brokerless"
 
     def schema(self) -> str:
+        """The topics' columns together, as DDL."""
         store = store_of(_option(self.options, "settings"))
         schemas = [describe_topic(store, topic).schema for topic in _names(self.options)]
-        columns = list(union_columns(schemas).columns) + [Column(PRODUCED_AT, "timestamp")]
+        columns = [*union_columns(schemas).columns, Column(PRODUCED_AT, "timestamp")]
         if _flag(self.options, "metadata"):
             columns += METADATA
         return ", ".join(f"`{c.name}` {_ddl(c.type)}" for c in columns)
 
-    def streamReader(self, schema: StructType) -> Reader:  # noqa: N802  # Spark's name
+    def streamReader(self, schema: StructType) -> Reader:  # Spark's name
+        """The reader that the planner and the workers share."""
         return Reader({key.lower(): value for key, value in self.options.items()}, schema)
 
 
@@ -118,31 +121,31 @@ class Reader(DataSourceStreamReader):
         self._target: Position = {}
         self._until: Position | None = None
         self._last_message = time.monotonic()
+        self._wait = POLL_S
         self._pool: ThreadPoolExecutor | None = None
 
     # In the planner process
 
-    def initialOffset(self) -> dict[str, object]:  # noqa: N802
+    def initialOffset(self) -> dict[str, object]:
         """Where this run begins: after what the output records, or at the option ``start``."""
         return (self._first or self._open()).to_dict()
 
-    def latestOffset(self) -> dict[str, object]:  # noqa: N802
+    def latestOffset(self) -> dict[str, object]:
         """The end of the next batch, or the last offset again if nothing came for ``WAIT_S``."""
         last = self._last or self._open()
         deadline = time.monotonic() + WAIT_S
-        wait = POLL_S
         while True:
             offset = self._cut(last)
             now = time.monotonic()
             if offset.at != last.at:
-                self._last_message = now
+                self._last_message, self._wait = now, POLL_S
                 self._last = offset
                 return offset.to_dict()
             if now >= deadline or self._until is not None:
                 return last.to_dict()
             if now - self._last_message > FLOWING_S:
-                wait = min(wait * 2, IDLE_POLL_MAX_S)
-            time.sleep(min(wait, max(deadline - now, 0.001)))
+                self._wait = min(self._wait * 2, IDLE_POLL_MAX_S)
+            time.sleep(min(self._wait, max(deadline - now, 0.001)))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The objects between two offsets, cut into slices of about ``SLICE_BYTES``, in order."""
@@ -159,10 +162,11 @@ class Reader(DataSourceStreamReader):
                     index += add.rows or 0
                 rows += commit.rows
         if rows != until.rows - since.rows:
-            raise PipelineError(
+            msg = (
                 f"The batch from {since.at} to {until.at} has {until.rows - since.rows} messages, but {rows} are known "
                 "of. Nothing was written; start the pipeline again."
             )
+            raise PipelineError(msg)
         return [Slice(objects[a:b]) for a, b in _cuts(sizes)] or [Slice(())]
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -177,7 +181,8 @@ class Reader(DataSourceStreamReader):
         store = store_of(_option(self._options, "settings"))
         start = parse_start(self._options.get("start", "beginning"))
         if isinstance(start, Offset):
-            raise ConfigError("A pipeline starts at beginning, latest or a time; offsets differ between partitions.")
+            msg = "A pipeline starts at beginning, latest or a time; offsets differ between partitions."
+            raise ConfigError(msg)
         at: Position = {}
         for topic in _names(self._options):
             partitions = int(DeltaLog(store, topic).state.metadata.configuration.get(PARTITIONS_KEY, "1"))
@@ -202,7 +207,7 @@ class Reader(DataSourceStreamReader):
         return self._first
 
     def _recorded(self, store: Store) -> tuple[Position, Position]:
-        """The positions that the output and its dead letters record; empty without a pipeline or before its first run."""
+        """The positions that the output and its dead letters record; empty before a pipeline's first run."""
         name, output = self._options.get("pipeline"), self._options.get("output")
         if not name or not output:
             return {}, {}
@@ -260,7 +265,8 @@ class Reader(DataSourceStreamReader):
         from brokerless import records
         from brokerless.spark.arrow import with_columns
 
-        assert isinstance(partition, Slice)
+        if not isinstance(partition, Slice):
+            raise TypeError(partition)
         store = store_of(_option(self._options, "settings"))
         paths = [path for _, _, _, path in partition.objects]
         loaded = read_pool().map(store.get, paths) if len(paths) > 1 else map(store.get, paths)
@@ -304,10 +310,11 @@ class _Input:
         rows = 0
         for add in files:
             if add.rows is None:
-                raise SchemaError(
+                msg = (
                     f"{self.log.uri}/{add.path} was committed without numRecords; pipelines need it for offsets. "
                     "Write with statistics."
                 )
+                raise SchemaError(msg)
             rows += add.rows
         return _Pending(entry.version, files, rows, sum(add.size for add in files))
 
@@ -333,10 +340,11 @@ def union_columns(schemas: Sequence[Schema]) -> Schema:
         for column in schema.columns:
             known = columns.setdefault(column.name, column)
             if known.type != column.type:
-                raise SchemaError(
+                msg = (
                     f"Column {column.name!r} is {known.type} in one topic and {column.type} in another; "
                     "read them in two pipelines."
                 )
+                raise SchemaError(msg)
     return Schema(tuple(columns.values()))
 
 
@@ -357,14 +365,16 @@ def _cuts(sizes: Sequence[int]) -> list[tuple[int, int]]:
 def _names(options: Mapping[str, str]) -> list[str]:
     names = [name.strip() for name in _option(options, "topics").split(",") if name.strip()]
     if not names or len(set(names)) < len(names):
-        raise ConfigError(f"The option topics names none, or one twice: {options.get('topics')!r}.")
+        msg = f"The option topics names none, or one twice: {options.get('topics')!r}."
+        raise ConfigError(msg)
     return names
 
 
 def _option(options: Mapping[str, str], name: str) -> str:
     value = options.get(name)
     if not value:
-        raise ConfigError(f"The brokerless source needs the option {name!r}; use brokerless.spark.read_stream.")
+        msg = f"The brokerless source needs the option {name!r}; use brokerless.spark.read_stream."
+        raise ConfigError(msg)
     return value
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from chispa import assert_df_equality
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as F
 
 from glue_jobs.transforms import unify_timezones
 

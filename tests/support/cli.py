@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from typer.testing import CliRunner
 
 from brokerless.cli import application
-from brokerless.store import create_bucket
 from brokerless.settings import Settings
-from brokerless.store import open_store
+from brokerless.store import create_bucket, open_store
 
 if TYPE_CHECKING:
     from pathlib import Path
