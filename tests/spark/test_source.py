@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from brokerless.spark.source import SLICE_BYTES, BrokerlessSource, Reader, _cuts
 from brokerless.spark.worker import settings_option
 from brokerless.store import open_store
 from brokerless.topics import Schema, dead_letters
+from tests.support.checkpoints import write_checkpoint
 
 if TYPE_CHECKING:
     from brokerless.store import Store
@@ -205,11 +205,11 @@ def test_retention_is_not_a_silent_gap(settings: Settings, store: Store) -> None
     for number in range(5):
         send(settings, "a", number)
     record(store, OUTPUT, a=1)
-    store.put("a/_delta_log/_last_checkpoint", json.dumps({"version": 4, "size": 1}).encode())
     log = DeltaLog(store, "a")
+    write_checkpoint(log)
     source = reader(settings)
     source.initialOffset()
-    store.delete([log.entry_path(2), log.entry_path(3)])
+    store.delete([log.entry_path(version) for version in range(4)])
     with pytest.raises(OffsetOutOfRange):
         source.latestOffset()
 
