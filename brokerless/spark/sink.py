@@ -37,7 +37,7 @@ from brokerless.settings import Settings
 from brokerless.spark.failures import named_error
 from brokerless.spark.progress import Position, SourceOffset, app_id, covers, follows, position_in
 from brokerless.spark.session import scratch_root
-from brokerless.spark.worker import drop_archives, settings_option, store_of
+from brokerless.spark.worker import cure_worker, settings_option, store_of
 from brokerless.store import open_store
 from brokerless.topics import PRODUCED_AT, dead_letters
 
@@ -182,12 +182,12 @@ def _warm_up(df: DataFrame) -> None:
 
 
 def _import_all(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    drop_archives()
     import numpy  # noqa: F401
     import pyspark.sql.pandas.types  # noqa: F401
 
     import brokerless.spark.source  # noqa: F401
 
+    cure_worker()
     yield from batches
 
 
@@ -415,11 +415,11 @@ class _ExecutorTask:
     letters: _Target | None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        drop_archives()
         import pyarrow as pa
 
         from brokerless.spark.arrow import ages, split_dead_letters
 
+        cure_worker()
         rows = list(batches)
         if not rows:
             return

@@ -35,7 +35,7 @@ from brokerless.errors import ConfigError, PipelineError, SchemaError, TopicDele
 from brokerless.log import DeltaLog, read_pool
 from brokerless.offsets import Offset, parse_start
 from brokerless.spark.progress import Position, SourceOffset, position_in
-from brokerless.spark.worker import drop_archives, store_of
+from brokerless.spark.worker import cure_worker, store_of
 from brokerless.topics import PRODUCED_AT, Column, Schema, dead_letters, partition_table, split_table
 
 if TYPE_CHECKING:
@@ -257,7 +257,6 @@ class Reader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a slice, as Arrow batches in log order."""
-        drop_archives()
         import numpy as np
         import pyarrow as pa
         from pyspark.sql.pandas.types import to_arrow_schema
@@ -265,6 +264,7 @@ class Reader(DataSourceStreamReader):
         from brokerless import records
         from brokerless.spark.arrow import with_columns
 
+        cure_worker()
         if not isinstance(partition, Slice):
             raise TypeError(partition)
         store = store_of(_option(self._options, "settings"))
