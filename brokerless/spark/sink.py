@@ -52,9 +52,9 @@ if TYPE_CHECKING:
     from brokerless.store import Store
     from brokerless.topics import Schema
 
-EXECUTOR_ROWS: Final = 400_000
-"""Batches of more rows are written by the executors. Below, one object written by the driver is faster: rows reach it
-by ``toArrow`` at about 0.1 us a row, while ``mapInArrow`` starts a second Python stage. Measured; see docs/adr."""
+EXECUTOR_ROWS: Final = 1_000_000
+"""Batches of more rows are written by the executors. On two cores the driver is faster at every size that was measured
+(docs/adr/0005), so this is where the driver's memory begins to matter; lower it where many executors stand idle."""
 
 
 _STATEFUL: Final = frozenset(
