@@ -17,6 +17,7 @@ def main(argv: list[str] | None = None) -> int:
     """Runs the pipeline until it is stopped; with ``--once`` until nothing is left. Returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--root", help="where topics are (default: BROKERLESS_ROOT)")
+    parser.add_argument("--profile", help="embedded, minio or aws (default: BROKERLESS_PROFILE)")
     parser.add_argument("--inputs", default="timezone1,timezone2", help="input topics, comma-separated")
     parser.add_argument("--output", default="timezone_unified", help="output topic")
     parser.add_argument("--name", default="timezone-etl", help="the pipeline's name; its progress is kept under it")
@@ -27,7 +28,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="progress as JSON lines")
     args, _ = parser.parse_known_args(argv)  # Glue adds arguments of its own
     try:
-        settings = Settings.load(root=args.root)
+        settings = Settings.load(profile=args.profile, root=args.root)
         inputs = args.inputs.split(",")
         from glue_jobs.transforms import unify_timezones
 

@@ -69,7 +69,7 @@ def record(archive: Path) -> None:
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as F
 
-    from brokerless.spark.session import SESSION_CONF, STREAM_CONF
+    from brokerless.spark.conf import SESSION_CONF, STREAM_CONF
 
     os.environ["JAVA_HOME"] = str(find_java_home())
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"

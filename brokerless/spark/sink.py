@@ -17,6 +17,7 @@ stops with ``PipelineFenced``, having written nothing more.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -56,6 +57,10 @@ EXECUTOR_ROWS: Final = 1_000_000
 """Batches of more rows are written by the executors. On two cores the driver is faster at every size that was measured
 (docs/adr/0005), so this is where the driver's memory begins to matter; lower it where many executors stand idle."""
 
+
+COMMIT_WITHIN_MS: Final = 600_000
+"""A process that slept (a suspended machine) must not commit objects that maintenance has taken for orphans since: far
+below the shortest time that it lets them lie."""
 
 _STATEFUL: Final = frozenset(
     {
@@ -151,9 +156,9 @@ def write_stream(
         TopicNotFound, SchemaError, ConfigError: at once, before anything is written.
     """
     settings = settings or Settings.load()
+    sink = _Sink(df, table, name=name, settings=settings, executor_rows=executor_rows)
     warming = threading.Thread(target=_warm_up, args=(df,), name=f"warm-up-{name}", daemon=True)
     warming.start()
-    sink = _Sink(df, table, name=name, settings=settings, executor_rows=executor_rows)
     writer = df.writeStream.foreachBatch(sink.write).option("checkpointLocation", sink.checkpoint.as_uri())
     if interval_s > 0:
         writer = writer.trigger(processingTime=f"{int(interval_s * 1000)} milliseconds")
@@ -178,7 +183,8 @@ def _warm_up(df: DataFrame) -> None:
         .selectExpr("cast(null as timestamp) as _produced_at")
         .mapInArrow(_import_all, "_produced_at timestamp")
     )
-    split_dead_letters(rows.toArrow())
+    with contextlib.suppress(Exception):  # what is wrong here will be wrong, and be said, in the first batch
+        split_dead_letters(rows.toArrow())
 
 
 def _import_all(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -394,6 +400,13 @@ class _Output:
         Raises:
             PipelineFenced: another pipeline of this name took over; nothing was written.
         """
+        oldest_ms = min((add.modified_ms for add in objects.adds), default=0)
+        if objects.adds and SYSTEM.time_us() // 1000 - oldest_ms > COMMIT_WITHIN_MS:
+            msg = (
+                f"An object for {self.topic!r} waited more than {COMMIT_WITHIN_MS // 60_000} minutes for its commit "
+                "and may have been removed as an orphan. Nothing was committed; start the pipeline again."
+            )
+            raise PipelineError(msg)
         known = self.position(end)
         txns = {app_id(self._pipeline, t): v for t, v in end.items() if v > known.get(t, -1)}
         try:

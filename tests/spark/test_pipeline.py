@@ -18,7 +18,6 @@ from brokerless.store import open_store
 from brokerless.topics import Schema
 from tests.support.pipelines import (
     BAD,
-    GOOD,
     NAME,
     OUTPUT,
     CrashingStore,
@@ -213,6 +212,8 @@ def test_bad_configuration_stops_at_start(spark: SparkSession, settings: Setting
     rows = read_stream(spark, ["timezone1"], name=NAME, output=OUTPUT, settings=settings)
     with pytest.raises(SchemaError, match="Select exactly"):
         write_stream(rows.select("message"), OUTPUT, name=NAME, settings=settings)
-    with pytest.raises(ConfigError, match="name"):
-        write_stream(rows, OUTPUT, name="a:b", settings=settings)
-    send(settings, "timezone1", [GOOD])
+    fits = rows.selectExpr("1D as timestamp", "message")
+    with pytest.raises(ConfigError, match="1 to 100 characters"):
+        write_stream(fits, OUTPUT, name="a:b", settings=settings)
+    with pytest.raises(ConfigError, match=r"keeps state \((Deduplicate|Aggregate)\)"):
+        write_stream(fits.dropDuplicates(), OUTPUT, name=NAME, settings=settings)
