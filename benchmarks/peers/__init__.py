@@ -1,0 +1,27 @@
+"""The peers by name. A peer's module is imported only when it is asked for: each needs other packages."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from benchmarks.peers.base import Peer
+
+PEERS: Final = {
+    "brokerless": "benchmarks.peers.kit:Brokerless",
+    "brokerless-executors": "benchmarks.peers.kit:BrokerlessExecutors",
+    "delta-rs": "benchmarks.peers.delta_rs:DeltaRs",
+    "delta-spark-stock": "benchmarks.peers.delta_spark:StockDeltaSpark",
+    "delta-spark-tuned": "benchmarks.peers.delta_spark:TunedDeltaSpark",
+    "kafka": "benchmarks.peers.kafka:Kafka",
+    "kafka-delta": "benchmarks.peers.kafka:KafkaToDelta",
+}
+"""``kafka`` is one hop, or Kafka -> Spark -> Kafka; ``kafka-delta`` is Kafka -> Spark -> Delta."""
+
+
+def load(name: str) -> type[Peer]:
+    """The class of a peer."""
+    module, _, attribute = PEERS[name].partition(":")
+    found: type[Peer] = getattr(import_module(module), attribute)
+    return found

@@ -1,0 +1,101 @@
+"""What one run is: a peer, a rate, a pacing; and when each of its messages is meant to be sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+import numpy as np
+
+from benchmarks import messages
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Pacing = Literal["smooth", "bursty"]
+Backend = Literal["embedded", "minio", "s3"]
+
+ZONES: Final = {"timezone1": "America/New_York", "timezone2": "Europe/Paris"}
+"""The input topics, and the time zone that their messages are dated in."""
+
+OUTPUT: Final = "timezone_unified"
+"""What the second hop writes: ``timestamp double`` (epoch milliseconds) and ``message string``."""
+
+BURST: Final = 10_000
+"""The published producer hands over this many messages at once, then pauses until it is on schedule again."""
+
+MAX_PRODUCERS: Final = 100  # two digits of a message's id
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """One run.
+
+    Attributes:
+        peer: a name in ``benchmarks.peers.PEERS``.
+        rate: messages a second, over all producers.
+        hops: 1 from producer to reader; 2 through a pipeline in between, which parses the dates.
+        pacing: ``smooth``, each message at its own time, or ``bursty``, as published.
+        seconds: how long messages are sent, warm-up included.
+        warm_up_s: messages that are meant to be sent in these first seconds do not count.
+        commit_ms: the time between a producer's commits; brokers have their own (``Peer.tick_ms``).
+        payload_bytes: added to each message.
+        partitions: of each input topic.
+        producers: processes that send; producer ``p`` sends to one partition only, so that its order can be checked.
+        backend: the object store.
+    """
+
+    peer: str
+    rate: int
+    hops: Literal[1, 2] = 2
+    pacing: Pacing = "smooth"
+    seconds: float = 60.0
+    warm_up_s: float = 30.0
+    commit_ms: int = 100
+    payload_bytes: int = 0
+    partitions: int = 1
+    producers: int = 2
+    backend: Backend = "minio"
+
+    @property
+    def topics(self) -> list[str]:
+        """The input topics that producers send to."""
+        return list(ZONES)[: self.producers]
+
+    def topic(self, producer: int) -> str:
+        """Where a producer sends: the topics take turns."""
+        return list(ZONES)[producer % len(ZONES)]
+
+    def partition(self, producer: int) -> int:
+        """Which partition of its topic a producer sends to."""
+        return producer // len(ZONES) % self.partitions
+
+    def count(self, producer: int) -> int:
+        """How many messages a producer sends: the rate times the seconds, shared evenly, remainders to the first."""
+        whole, rest = divmod(round(self.rate * self.seconds), self.producers)
+        return whole + (producer < rest)
+
+    def intended(self, first: int, end: int) -> np.ndarray:
+        """When a producer's messages ``first`` to ``end - 1`` are meant to be sent, in seconds after the begin.
+
+        Messages are shared out in turn, so a producer's message ``n`` is number ``n * producers`` of the whole. Bursty:
+        the published producer sleeps after each message whose number is a multiple of ``BURST``.
+        """
+        number = np.arange(first, end, dtype=np.int64) * self.producers
+        if self.pacing == "bursty":
+            number = np.maximum(number - 1, 0) // BURST * BURST
+        return number / self.rate
+
+    def due(self, elapsed_s: float, producer: int) -> int:
+        """How many of a producer's messages are meant to be sent by then: the length of the prefix of ``intended``."""
+        if elapsed_s < 0:
+            return 0
+        number = int(elapsed_s * self.rate + 1e-6)
+        if self.pacing == "bursty":
+            number = (number // BURST + 1) * BURST
+        return min(self.count(producer), number // self.producers + 1)
+
+    def build(self, producer: int, begin: float, first: int, end: int) -> pa.Table:
+        """A producer's messages ``first`` to ``end - 1``: ``date``, ``message`` and ``_produced_at``."""
+        intended_us = np.rint((begin + self.intended(first, end)) * 1e6).astype(np.int64)
+        return messages.build(producer, first, intended_us, ZONES[self.topic(producer)], self.payload_bytes)
