@@ -6,11 +6,11 @@ PROFILE ?= embedded
 ARGS ?=
 LINTED := brokerless glue_jobs benchmarks tests
 
-.PHONY: help setup demo test test-all lint types cov bench up down lock clean
+.PHONY: help setup demo test test-all lint types cov bench bench-report up down lock clean
 
 help:
 	@printf 'Targets (PROFILE=%s, ARGS=%s):\n' '$(PROFILE)' '$(ARGS)'
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: ## Prepare .venv from requirements.lock (PYTHON=... chooses the interpreter)
 	@scripts/setup
@@ -37,8 +37,11 @@ types: setup ## Types, by mypy in strict mode
 cov: setup ## Line coverage of the last test run, file by file
 	@$(BIN)/coverage report --show-missing --skip-covered
 
-bench: setup ## Latency, loss, duplicates and order at one rate (ARGS="--rate 10000 --seconds 45")
-	@$(BIN)/python -m benchmarks.quick --profile $(PROFILE) $(ARGS)
+bench: setup ## Latency, loss, duplicates, order and cost (ARGS="--peers brokerless,kafka"; see ARGS=--help)
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+bench-report: setup ## Rebuild docs/benchmark.md and the README's table from benchmarks/results
+	@$(BIN)/python -m benchmarks.report
 
 up: setup ## Start the local S3 server in the background
 	@$(BIN)/brokerless up $(ARGS)

@@ -68,7 +68,8 @@ class Producer:
         topic: an existing topic.
         settings: where; read from the environment by default.
         producer_id: a name that outlives this process; enables exact restarts and fencing (see the module).
-        key: the column whose value decides the partition. Without it whole commits go to the partitions in turn.
+        key: the column whose value decides the partition. Without it whole commits go to the partitions in turn, or
+        partition: all to this one, which keeps their order.
         linger_s: how long ``enqueue`` waits for company before a commit.
         batch_rows, batch_bytes: ``enqueue`` commits when this much waits, whatever the time.
         buffer_bytes: how much may wait, in bytes of Arrow memory; beyond it ``enqueue`` blocks.
@@ -87,6 +88,7 @@ class Producer:
         settings: Settings | None = None,
         producer_id: str | None = None,
         key: str | None = None,
+        partition: int | None = None,
         linger_s: float = 0.1,
         batch_rows: int = 100_000,
         batch_bytes: int = 16 * 2**20,
@@ -107,7 +109,13 @@ class Producer:
         self.topic = topic
         self.schema = about.schema
         self.partitions = about.partitions
+        if partition is not None and (key is not None or not 0 <= partition < about.partitions):
+            msg = (
+                f"Topic {topic!r} has the partitions 0 to {about.partitions - 1}; name one of them, or a key, not both."
+            )
+            raise ConfigError(msg)
         self._key = None if key is None else _key_column(about.schema.names, key, topic)
+        self._partition = partition
         self._timeout_s = delivery_timeout_s
         self._writers = [
             _PartitionWriter(self._store, topic, number, producer_id, clock) for number in range(self.partitions)
@@ -234,7 +242,9 @@ class Producer:
         """Commits the calls together, one entry a partition, and settles their futures."""
         with self._commit_lock:
             # An exact resend must meet its earlier self, so a sequence without a key has a fixed partition.
-            turn = (self._turn() if sequence is None else sequence % self.partitions) if self.partitions > 1 else 0
+            turn = self._partition
+            if turn is None:
+                turn = self._turn() if sequence is None else sequence % self.partitions
             shares: dict[int, list[tuple[_Call, Table, Sequence[int]]]] = {}
             for call in calls:
                 for partition, (table, rows) in call.parts.items():

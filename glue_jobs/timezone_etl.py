@@ -10,7 +10,7 @@ import sys
 
 from brokerless.errors import BrokerlessError, UsageError
 from brokerless.settings import Settings
-from brokerless.spark import ensure_dead_letters, read_stream, run, spark_session, write_stream
+from brokerless.spark import EXECUTOR_ROWS, ensure_dead_letters, read_stream, run, spark_session, write_stream
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -24,6 +24,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--start", default="beginning", help="without progress: beginning, latest or a time")
     parser.add_argument("--engine", choices=["direct", "delta"], default="direct", help="direct, or stock delta-spark")
     parser.add_argument("--interval", type=float, default=0.0, help="seconds between batches (0: as fast as it can)")
+    parser.add_argument("--executor-rows", type=int, default=EXECUTOR_ROWS, help="larger batches: executors write them")
     parser.add_argument("--once", action="store_true", help="process what is there, then exit")
     parser.add_argument("--json", action="store_true", help="progress as JSON lines")
     args, _ = parser.parse_known_args(argv)  # Glue adds arguments of its own
@@ -36,18 +37,17 @@ def main(argv: list[str] | None = None) -> int:
             from brokerless.spark.delta import check_delta_output, delta_session, start_delta
 
             check_delta_output(settings, args.output)
-            where = {"inputs": inputs, "output": args.output, "name": args.name}
             spark = delta_session(settings, name=args.name)
-            stock = start_delta(spark, settings, unify_timezones, **where, once=args.once, interval_s=args.interval)
+            options = {"inputs": inputs, "output": args.output, "name": args.name, "once": args.once}
+            stock = start_delta(spark, settings, unify_timezones, **options, interval_s=args.interval)
             run(stock, once=args.once, as_json=args.json)
             return 0
         ensure_dead_letters(settings, args.output, inputs)
         spark = spark_session(settings, name=args.name)
-        rows = read_stream(
-            spark, inputs, name=args.name, output=args.output, settings=settings, start=args.start, once=args.once
-        )
-        result = unify_timezones(rows)
-        query = write_stream(result, args.output, name=args.name, settings=settings, interval_s=args.interval)
+        where = {"name": args.name, "output": args.output, "settings": settings}
+        rows = read_stream(spark, inputs, **where, start=args.start, once=args.once)
+        options = {"settings": settings, "interval_s": args.interval, "executor_rows": args.executor_rows}
+        query = write_stream(unify_timezones(rows), args.output, name=args.name, **options)
         run(query, once=args.once, as_json=args.json)
     except BrokerlessError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)

@@ -7,8 +7,8 @@ time: it decides when what is sent, stamps what arrives, and judges. A peer only
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, get_args
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from benchmarks.spec import Spec
     from brokerless.settings import Settings
 
+Role = Literal["producer", "pipeline", "reader", "maintenance"]
+ROLES: Final[tuple[Role, ...]] = get_args(Role)
+
 
 @dataclass(frozen=True, slots=True)
 class Site:
@@ -30,11 +33,17 @@ class Site:
         settings: the object store and an empty root for this run alone.
         folder: scratch of this run, removed after it.
         cache: kept from run to run, for what is fetched on first use.
+        proxies: endpoints by role, when requests are counted.
     """
 
     settings: Settings
     folder: Path
     cache: Path
+    proxies: Mapping[str, str] = field(default_factory=dict)
+
+    def settings_for(self, role: Role) -> Settings:
+        """The settings for everything that acts in this role, so that its requests can be told from others'."""
+        return replace(self.settings, endpoint=self.proxies[role]) if role in self.proxies else self.settings
 
 
 class Sender(Protocol):

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from brokerless.spark.pipeline import dead_letter, ensure_dead_letters, read_stream, run
     from brokerless.spark.session import register, spark_session, tune
-    from brokerless.spark.sink import Stream, write_stream
+    from brokerless.spark.sink import EXECUTOR_ROWS, Stream, write_stream
 
 __all__ = [
+    "EXECUTOR_ROWS",
     "Stream",
     "dead_letter",
     "ensure_dead_letters",
@@ -27,6 +28,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "EXECUTOR_ROWS": "sink",
     "Stream": "sink",
     "dead_letter": "pipeline",
     "ensure_dead_letters": "pipeline",

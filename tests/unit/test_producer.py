@@ -298,6 +298,17 @@ def test_without_a_key_whole_commits_go_in_turn(store: FakeStore, clock: FakeClo
     assert sorted(ack.partition for ack in acks) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
+def test_a_producer_keeps_to_its_partition(store: FakeStore, clock: FakeClock) -> None:
+    producer = Producer("p4", store=store, clock=clock, partition=2)
+    assert {ack.partition for n in range(5) for ack in producer.send(rows(n))} == {2}
+
+
+@pytest.mark.parametrize("wrong", [{"partition": 4}, {"partition": -1}, {"partition": 1, "key": "k"}])
+def test_a_partition_must_exist_and_excludes_a_key(store: FakeStore, clock: FakeClock, wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="partitions 0 to 3"):
+        Producer("p4", store=store, clock=clock, **wrong)
+
+
 @pytest.mark.parametrize("key", ["k", None])
 def test_an_exact_resend_cuts_rows_as_the_first_time_null_keys_too(
     store: FakeStore, clock: FakeClock, key: str | None

@@ -1,0 +1,233 @@
+"""The benchmark: this kit beside what one would otherwise use, on this machine, with every message accounted for.
+
+    python -m benchmarks --peers brokerless,kafka --range-start 10000 --range-end 70000 --range-step 30000
+
+The options of the benchmark that Pathway published have its names, meanings and defaults. Load is open-loop: each
+message has an intended send time, and latency counts from there. Each has an id, so the verdict sees what was lost,
+repeated or disordered. The exit code is 0 only if every run was clean.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, get_args
+
+from benchmarks import measure
+from benchmarks.peers import PEERS, load
+from benchmarks.run import Outcome, run
+from benchmarks.session import Session, git_commit, machine, versions
+from benchmarks.spec import MAX_PRODUCERS, Backend, Pacing, Spec
+from brokerless import cost
+from brokerless.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from benchmarks.result import Result
+
+OVERHEAD_S: Final = 35.0
+"""What a run takes beside its sending: servers and Spark start, the rest is read."""
+
+_CLEAR: Final = "\r\033[K"
+
+RESULTS: Final = Path(__file__).parent / "results"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs what the arguments ask for; returns the exit code."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    specs = list(plan(args, parser))
+    session = Session(
+        name=args.name,
+        title=args.title,
+        command="python -m benchmarks " + shlex.join(sys.argv[1:] if argv is None else argv),
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        machine=machine(),
+        versions=versions(),
+        prices={"as_of": cost.AS_OF.isoformat(), "region": cost.REGION},
+        git=git_commit(),
+    )
+    progress = _Progress(specs, quiet=args.json)
+    counted: dict[Spec, Outcome] = {}
+    for number, (spec, repeat) in enumerate(specs):
+        progress.run = number
+        try:
+            outcome = run(spec, args.cache, progress.say)
+        except ConfigError as error:  # no MinIO, no Java: nothing can run
+            parser.error(str(error))
+        outcome.result.repeat = repeat
+        if args.count_seconds and outcome.result.stored_bytes is not None:
+            if spec not in counted:
+                short = replace(spec, seconds=args.count_seconds, warm_up_s=0.0)
+                counted[spec] = run(short, args.cache, progress.say, count=True)
+            outcome.add_requests(counted[spec])
+        outcome.add_bill(spec)
+        session.runs.append(outcome.result)
+        _csv(outcome, spec, args.csv)
+        session.save(args.out)  # after each run: what was measured is kept, whatever happens later
+        progress.done(outcome.result)
+    progress.close()
+    if args.json:
+        print(json.dumps(session.to_json()))
+    else:
+        print(f"Results: {session.path(args.out)}. Report: python -m benchmarks.report")
+    return 0 if all(r.clean or r.skipped for r in session.runs) else 1
+
+
+def plan(args: argparse.Namespace, parser: argparse.ArgumentParser) -> Iterator[tuple[Spec, int]]:
+    """The runs in their order, each with the number of its repetition."""
+    if args.seconds_to_stream <= args.warm_up:
+        parser.error(f"--seconds-to-stream {args.seconds_to_stream:g} leaves nothing after --warm-up {args.warm_up:g}")
+    if (args.rates and min(args.rates) < 1) or not set(args.hops) <= {1, 2}:
+        parser.error("--rates are 1 or more; --hops is 1, 2 or both")
+    if not 1 <= args.range_start <= (args.range_end or args.range_start) <= 10_000_000 or args.range_step < 1:
+        parser.error("--range-start, --range-end and --range-step must be positive, and the end not below the start")
+    if not 1 <= args.producers <= MAX_PRODUCERS or args.partitions < 1 or args.repeat < 1:
+        parser.error(f"--producers is 1 to {MAX_PRODUCERS}; --partitions and --repeat are 1 or more")
+    rates = args.rates or range(args.range_start, (args.range_end or args.range_start) + 1, args.range_step)
+    kinds = {name: load(name) for name in args.peers}
+    runs = [
+        (repeat, rate, hops, peer)
+        for repeat in range(1, args.repeat + 1)
+        for rate in rates
+        for hops in args.hops
+        for peer in args.peers
+        if hops in kinds[peer].hops
+    ]
+    if not args.interleave:
+        runs.sort(key=lambda r: (args.peers.index(r[3]), r[2], r[1], r[0]))
+    for repeat, rate, hops, peer in runs:
+        yield (
+            Spec(
+                peer=peer,
+                rate=rate,
+                hops=hops,
+                pacing=args.pacing,
+                seconds=args.seconds_to_stream,
+                warm_up_s=args.warm_up,
+                commit_ms=args.autocommit_duration_ms,
+                payload_bytes=args.payload_bytes,
+                partitions=args.partitions,
+                producers=args.producers,
+                backend=args.s3_backend,
+            ),
+            repeat,
+        )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=(__doc__ or "").split("\n\n", 1)[0],
+        epilog=(__doc__ or "").rsplit("\n\n", 1)[1],
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--range-start", type=int, default=10_000, help="messages a second of the first run")
+    add("--range-end", type=int, help="of the last one, inclusive (the start, if left out)")
+    add("--range-step", type=int, default=10_000, help="between two runs")
+    add("--rates", type=_numbers, metavar="N,N", help="these rates instead of a range")
+    add("--seconds-to-stream", type=float, default=300.0, help="how long to send, warm-up included")
+    add("--s3-backend", choices=get_args(Backend), default="minio", help="the object store")
+    add("--autocommit-duration-ms", type=int, default=1000, help="time between the commits of a producer")
+    add("--peers", type=_peers, default=["brokerless"], metavar="NAME,NAME", help=f"of {', '.join(PEERS)}; or all")
+    add("--pacing", choices=get_args(Pacing), default="smooth", help="bursty: as published, 10,000 messages at once")
+    add("--hops", type=_numbers, default=[2], metavar="1|2|1,2", help="1: producer to reader; 2: through Spark")
+    add("--payload-bytes", type=int, default=0, help="added to each message, which has 48 bytes")
+    add("--partitions", type=int, default=1, help="of each of the two input topics")
+    add("--producers", type=int, default=2, help="processes that send")
+    add("--warm-up", type=float, default=30.0, help="seconds at the start that do not count")
+    add("--repeat", type=int, default=1, help="runs of each kind")
+    add("--interleave", action=argparse.BooleanOptionalAction, default=True, help="peers take turns: noise hits all")
+    add("--count-seconds", type=float, default=15.0, help="length of the pass that counts S3 requests; 0 leaves it out")
+    add("--name", default="latest", help="of the results file")
+    add("--title", default="A run of the benchmark", help="of its table in the report")
+    add("--out", type=Path, default=RESULTS, help="folder of the results file")
+    add("--csv", type=Path, default=Path("benchmark-results"), help="folder for a RATE.csv in the published format")
+    add("--cache", type=Path, default=_cache(), help="what peers fetch on first use is kept here")
+    add("--json", action="store_true", help="the results as one JSON object on standard output, and no progress")
+    return parser
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+def _peers(text: str) -> list[str]:
+    names = list(PEERS) if text == "all" else text.split(",")
+    if unknown := [name for name in names if name not in PEERS]:
+        msg = f"unknown peer {unknown[0]!r}; known are {', '.join(PEERS)}"
+        raise argparse.ArgumentTypeError(msg)
+    return names
+
+
+def _cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "brokerless" / "bench"
+
+
+def _csv(outcome: Outcome, spec: Spec, folder: Path) -> None:
+    """Writes ``RATE.csv``; runs of other peers and hops than the published one's get a folder of their own."""
+    if outcome.arrivals is None or not len(outcome.arrivals):
+        return
+    latencies = measure.latencies(spec, outcome.arrivals, outcome.begin)
+    arrived = outcome.begin + latencies.intended_s + latencies.latency_s - outcome.opened
+    path = folder / f"{spec.peer}-{spec.hops}-{spec.pacing}" / f"{spec.rate}.csv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(measure.published_csv(latencies.latency_s, arrived, spec.rate, spec.warm_up_s))
+
+
+class _Progress:
+    """What is going on and how long it will take: a line that is rewritten on a terminal, else a line a run."""
+
+    def __init__(self, specs: Sequence[tuple[Spec, int]], *, quiet: bool) -> None:
+        self.run = 0
+        self._specs = [spec for spec, _ in specs]
+        self._live = sys.stderr.isatty() and not quiet
+        self._quiet = quiet
+
+    def say(self, text: str, left_s: float) -> None:
+        if not self._live:
+            return
+        later = sum(spec.seconds + OVERHEAD_S for spec in self._specs[self.run + 1 :])
+        line = f"{self._title()}: {text}, {left_s:.0f} s; all in about {(left_s + later) / 60:.0f} min"
+        print(f"{_CLEAR}{line}", end="", file=sys.stderr, flush=True)
+
+    def done(self, result: Result) -> None:
+        if not self._quiet:
+            print(f"{_CLEAR if self._live else ''}{self._title()}: {summary(result)}", file=sys.stderr, flush=True)
+
+    def _title(self) -> str:
+        spec = self._specs[self.run]
+        hops = "1 hop" if spec.hops == 1 else f"{spec.hops} hops"
+        return f"[{self.run + 1}/{len(self._specs)}] {spec.peer} {spec.rate:,}/s {hops}"
+
+    def close(self) -> None:
+        if self._live:
+            print(_CLEAR, end="", file=sys.stderr, flush=True)
+
+
+def summary(result: Result) -> str:
+    """A run in a line."""
+    if result.skipped:
+        return f"skipped: {result.skipped}"
+    if result.p50_s is None:
+        return "NOT CLEAN: " + "; ".join(result.problems)
+    text = f"p50 {result.p50_s:.3f} s  p99 {result.p99_s:.3f} s  max {result.max_s:.3f} s"
+    if result.cpu_s_per_million is not None:
+        text += f"  {result.cpu_s_per_million:.1f} CPU s/million"
+    if result.requests_per_million is not None:
+        text += f"  {result.requests_per_million:,.0f} requests/million"
+    return f"{text}  {'clean' if result.clean else 'NOT CLEAN: ' + '; '.join(result.problems)}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

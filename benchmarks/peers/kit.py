@@ -1,0 +1,206 @@
+"""This kit: ``Producer`` and ``Consumer``, and between them the example pipeline as ``brokerless run`` starts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import pyarrow as pa
+
+from benchmarks import messages
+from benchmarks.peers.base import Peer, PeerError, Stats
+from benchmarks.peers.checks import TimestampCheck
+from benchmarks.spec import OUTPUT
+from brokerless.admin import create_topic
+from brokerless.consumer import Consumer
+from brokerless.local.jobs import start_job, stop_job
+from brokerless.producer import Producer
+from brokerless.store import open_store
+from brokerless.topics import Schema, partition_table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from contextlib import ExitStack
+    from pathlib import Path
+
+    import numpy as np
+
+    from benchmarks.spec import Spec
+    from brokerless.settings import Settings
+
+START_S: Final = 120.0
+
+
+class KitSender:
+    """A producer that commits what it is given at once, to one partition."""
+
+    def __init__(self, settings: Settings, name: str, topic: str, partition: int) -> None:
+        self._settings, self._name, self._topic, self._partition = settings, name, topic, partition
+
+    def open(self) -> None:
+        self._producer = Producer(
+            self._topic, settings=self._settings, producer_id=self._name, partition=self._partition
+        )
+        self._producer.last_sequence(self._partition)  # takes the id over now, not when the clock runs
+
+    def send(self, rows: pa.Table) -> int:
+        return sum(ack.rows for ack in self._producer.send(rows))
+
+    def close(self) -> int:
+        self._producer.close()
+        return 0
+
+
+class KitReceiver:
+    """A consumer of all partitions; of an output it checks the parsed timestamps."""
+
+    def __init__(self, settings: Settings, topics: Sequence[str], spec: Spec) -> None:
+        self._settings, self._topics = settings, list(topics)
+        self._check = TimestampCheck(spec) if spec.hops > 1 else None
+
+    def open(self) -> None:
+        self._consumer = Consumer(self._topics, settings=self._settings, start="beginning")
+
+    def poll(self, max_wait_s: float) -> list[tuple[np.ndarray, np.ndarray]]:
+        found = []
+        for batch in self._consumer.poll(max_wait_s):
+            rows = pa.table(batch.data)
+            column = rows.column("message").combine_chunks()
+            who, which = messages.ids(column if isinstance(column, pa.Array) else column.chunk(0))
+            if self._check:
+                self._check.check(who, which, rows.column("timestamp").to_numpy())
+            found.append((who, which))
+        return found
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+class Brokerless(Peer):
+    """The kit as it comes."""
+
+    name: ClassVar[str] = "brokerless"
+    label: ClassVar[str] = "brokerless"
+    hops: ClassVar[tuple[int, ...]] = (1, 2)
+    arguments: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def prepare(cls, cache: Path) -> str | None:
+        """Makes the archive of Spark's classes, which every later start uses."""
+        from brokerless.spark.classes import ensure_archive
+
+        ensure_archive()
+        return None
+
+    def start(self, stack: ExitStack) -> None:
+        self._processes: dict[str, int] = {}
+        self._job: subprocess.Popen[str] | None = None
+        self._batches: list[dict[str, Any]] = []
+        store = open_store(self.site.settings)
+        for topic in self.spec.topics:
+            create_topic(store, topic, Schema.parse("date string, message string"), partitions=self.spec.partitions)
+        if self.spec.hops == 2:
+            create_topic(store, OUTPUT, Schema.parse("timestamp double, message string"))
+        self._maintain(stack)
+        if self.spec.hops == 2:
+            self._start_job(stack)
+
+    def _maintain(self, stack: ExitStack) -> None:
+        """Maintenance beside the load, as its users run it: a log without checkpoints grows and is slow to open."""
+        child = subprocess.Popen(
+            [sys.executable, "-m", "brokerless.cli", "maintain", "--watch", "--interval", "10"],
+            env={**os.environ, **self.site.settings_for("maintenance").to_environ()},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        self._processes["maintenance"] = child.pid
+
+        def end() -> None:
+            child.terminate()
+            child.wait(10)
+
+        stack.callback(end)
+
+    def _start_job(self, stack: ExitStack) -> None:
+        self._errors = stack.enter_context((self.site.folder / "pipeline.log").open("w+"))
+        arguments = ["--json", "--inputs", ",".join(self.spec.topics), *self.arguments]
+        self._job = start_job(
+            "timezone-etl", self.site.settings_for("pipeline"), arguments, stdout=subprocess.PIPE, stderr=self._errors
+        )
+        stack.callback(self._end_job)
+        self._processes["pipeline"] = self._job.pid
+        started = threading.Event()
+        threading.Thread(target=self._follow, args=(started,), daemon=True).start()
+        for _ in range(int(START_S / 0.2)):
+            if started.wait(0.2):
+                return
+            self.check()
+        msg = f"The pipeline was not ready after {START_S:.0f} s."
+        raise PeerError(msg)
+
+    def _follow(self, started: threading.Event) -> None:
+        assert self._job is not None
+        assert self._job.stdout is not None
+        for line in self._job.stdout:
+            event = json.loads(line)
+            if event["event"] == "started":
+                started.set()
+            elif event["event"] == "progress" and event["rows"]:
+                self._batches.append(event)
+
+    def _end_job(self) -> None:
+        if self._job is not None:
+            stop_job(self._job, grace_s=1.0)
+
+    def check(self) -> None:
+        if self._job is not None and self._job.poll() is not None:
+            self._errors.seek(0)
+            msg = f"The pipeline ended with {self._job.returncode}: {self._errors.read()[-3000:]}"
+            raise PeerError(msg)
+
+    def processes(self) -> Mapping[str, int]:
+        return self._processes
+
+    def sender(self, producer: int) -> KitSender:
+        spec = self.spec
+        return KitSender(
+            self.site.settings_for("producer"), f"bench-{producer}", spec.topic(producer), spec.partition(producer)
+        )
+
+    def receiver(self) -> KitReceiver:
+        topics = self.spec.topics if self.spec.hops == 1 else [OUTPUT]
+        return KitReceiver(self.site.settings_for("reader"), topics, self.spec)
+
+    def finish(self) -> Stats:
+        topics = self.spec.topics
+        tables = [partition_table(topic, n) for topic in topics for n in range(self.spec.partitions)]
+        if self._job is None:
+            return Stats(tables=tables)
+        code = stop_job(self._job)
+        if code:
+            self._errors.seek(0)
+            msg = f"The pipeline ended with {code}: {self._errors.read()[-3000:]}"
+            raise PeerError(msg)
+        steady = self._batches[len(self._batches) // 2 :]  # the JVM compiles itself in the first half
+        batches = sum(e["batches"] for e in steady) or 1
+        return Stats(
+            figures={
+                "compute_ms": round(sum(e["compute_ms"] * e["batches"] for e in steady) / batches, 1),
+                "commit_ms": round(sum(e["commit_ms"] * e["batches"] for e in steady) / batches, 1),
+                "batches_per_s": round(batches / max(len(steady), 1), 2),
+            },
+            tables=[*tables, OUTPUT],
+        )
+
+
+class BrokerlessExecutors(Brokerless):
+    """All batches written by the executors, whatever their size."""
+
+    name = "brokerless-executors"
+    label = "brokerless, executors write"
+    hops = (2,)
+    arguments = ("--executor-rows", "0")

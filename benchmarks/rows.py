@@ -1,0 +1,120 @@
+"""Runs put together for tables and plots: the repeats of one measurement are one row, and no run is left out of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from statistics import median, median_low
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from benchmarks.result import Result
+
+KIT: Final = "brokerless"
+"""The peer that the others are compared with; its variants' names begin like this."""
+
+_SAME: Final = (
+    "peer", "label", "rate", "hops", "pacing", "backend", "commit_ms", "payload_bytes", "partitions", "producers",
+    "seconds", "warm_up_s", "published",
+)  # fmt: skip
+_COMPARABLE: Final = ("pacing", "backend", "commit_ms", "payload_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A figure over the repeats of a run."""
+
+    median: float
+    low: float
+    high: float
+
+    @property
+    def relative(self) -> float:
+        """How far the extremes are apart, as a part of the median."""
+        return (self.high - self.low) / self.median if self.median else 0.0
+
+
+@dataclass(slots=True)
+class Row:
+    """All repeats of one measurement that ran; never empty. Its settings are those of any of them."""
+
+    runs: list[Result] = field(default_factory=list)
+
+    @property
+    def one(self) -> Result:
+        """For what all repeats have in common."""
+        return self.runs[0]
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing speaks against any of the runs."""
+        return all(run.clean for run in self.runs)
+
+    @property
+    def is_kit(self) -> bool:
+        """Whether this is the project's own, not a peer it is compared with."""
+        return self.one.peer.startswith(KIT)
+
+    def spread(self, figure: str) -> Spread | None:
+        """The median and the extremes of an attribute of ``Result``; None if no run has it."""
+        values = [value for run in self.runs if (value := getattr(run, figure)) is not None]
+        return Spread(median(values), min(values), max(values)) if values else None
+
+    def median(self, figure: str) -> float | None:
+        """The median alone."""
+        spread = self.spread(figure)
+        return spread.median if spread else None
+
+    def typical(self, needed: str) -> Result | None:
+        """The run in the middle by p99, of those that have ``needed``: the one to draw where only one can be drawn."""
+        having = [run for run in self.runs if getattr(run, needed) and run.p99_s is not None]
+        if not having:
+            return None
+        middle = median_low(run.p99_s for run in having if run.p99_s is not None)
+        return next(run for run in having if run.p99_s == middle)
+
+
+def collapse(runs: Iterable[Result]) -> list[Row]:
+    """Rows of all runs that took place, in order of hops, rate, and how slow they are."""
+    rows: dict[tuple[Any, ...], Row] = {}
+    for run in runs:
+        if not run.skipped:
+            rows.setdefault(tuple(getattr(run, name) for name in _SAME), Row()).runs.append(run)
+    return sorted(rows.values(), key=_order)
+
+
+def comparable(rows: Sequence[Row]) -> list[Row]:
+    """The measured rows under the conditions that most peers have in common, one for each peer, rate and hops.
+
+    Of several that qualify, such as a short and a long run, the one with most repeats stays, then the latest.
+    """
+    measured = [row for row in rows if not row.one.published]
+    if not measured:
+        return []
+    peers = Counter(conditions for _, conditions in {(row.one.peer, _conditions(row)) for row in measured})
+    sizes = Counter(_conditions(row) for row in measured)
+    chosen = max(peers, key=lambda conditions: (peers[conditions], sizes[conditions], str(conditions)))
+    best: dict[tuple[str, int, int], Row] = {}
+    for row in measured:
+        if _conditions(row) == chosen:
+            key = (row.one.peer, row.one.rate, row.one.hops)
+            best[key] = max(best.get(key, row), row, key=lambda r: (len(r.runs), max(run.started for run in r.runs)))
+    return sorted(best.values(), key=_order)
+
+
+def common_rate(rows: Sequence[Row]) -> int | None:
+    """The rate at which most peers can be compared; the lowest of several."""
+    counts = Counter(row.one.rate for row in rows)
+    return min(counts, key=lambda rate: (-counts[rate], rate)) if counts else None
+
+
+def _conditions(row: Row) -> tuple[Any, ...]:
+    return tuple(getattr(row.one, name) for name in _COMPARABLE)
+
+
+def _order(row: Row) -> tuple[Any, ...]:
+    p99 = row.median("p99_s")
+    settings = tuple(str(getattr(row.one, name)) for name in _SAME)
+    return (row.one.hops, row.one.rate, float("inf") if p99 is None else p99, settings)

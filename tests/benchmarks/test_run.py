@@ -1,0 +1,128 @@
+"""The harness: what a run finds out, and that it does not pass what is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import benchmarks.__main__ as command
+import benchmarks.run as running
+from benchmarks.result import Result
+from tests.support.peers import SPEC, faulty
+
+
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: str = "", late_share: float = 1.0) -> Result:
+    """A run that allows for a machine that is too busy to be on time, unless told otherwise."""
+    monkeypatch.setattr(running, "load", lambda name: faulty(fault))
+    monkeypatch.setattr(running, "DRAIN_S", 4.0)
+    monkeypatch.setattr(running, "ECHO_S", 0.3)
+    monkeypatch.setattr(running, "LATE_SHARE", late_share)
+    return running.run(SPEC, tmp_path, lambda text, left: None).result
+
+
+def test_a_clean_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    result = run(monkeypatch, tmp_path)
+    assert result.clean, result.problems
+    assert (result.sent, result.acknowledged, result.seen) == (4000, 4000, 4000)
+    assert result.measured == 3000
+    assert result.p50_s is not None
+    assert 0.0 < result.p50_s < 0.5
+    assert {"load", "reader", "store"} <= set(result.cpu_s)
+    assert sum(window.messages for window in result.windows) == 4000
+    assert Result.from_json(json.loads(json.dumps(result.to_json()))) == result
+
+
+@pytest.mark.parametrize(
+    ("fault", "field", "count"),
+    [("loss", "lost", 1), ("duplicate", "duplicated", 1), ("reorder", "out_of_order", None)],
+)
+def test_what_goes_wrong_is_counted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: str, field: str, count: int | None
+) -> None:
+    result = run(monkeypatch, tmp_path, fault)
+    assert not result.clean
+    found = getattr(result, field)
+    assert found == count if count else found > 10  # all but one of a send, whose length depends on the machine
+
+
+@pytest.mark.parametrize(
+    ("fault", "problem"),
+    [("late", "fell behind"), ("unacknowledged", "1 message not acknowledged"), ("start", "it did not start")],
+)
+def test_what_spoils_a_run_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: str, problem: str) -> None:
+    result = run(monkeypatch, tmp_path, fault, late_share=0.01)
+    assert not result.clean
+    assert any(problem in text for text in result.problems), result.problems
+
+
+def test_lateness_shows_in_the_latency_of_what_had_to_wait(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    result = run(monkeypatch, tmp_path, "late")
+    assert result.max_s is not None
+    assert result.max_s > 0.9
+
+
+def test_a_peer_that_cannot_run_is_skipped_with_its_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    result = run(monkeypatch, tmp_path, "missing")
+    assert result.skipped == "it is not to be had"
+    assert not result.clean
+
+
+def arguments(tmp_path: Path, *more: str) -> list[str]:
+    folders = [f"--{name}={tmp_path / name}" for name in ("out", "csv", "cache")]
+    return ["--s3-backend=embedded", "--hops=1", "--autocommit-duration-ms=50", *folders, *more]
+
+
+def test_a_real_run_of_the_kit_with_its_requests_and_its_bill(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(running, "LATE_SHARE", 1.0)
+    quick = ["--rates=500", "--seconds-to-stream=3", "--warm-up=1", "--count-seconds=2", "--json"]
+    assert command.main(arguments(tmp_path, *quick)) == 0
+    [found] = json.loads(capsys.readouterr().out)["runs"]
+    assert (found["sent"], found["seen"], found["lost"]) == (1500, 1500, 0)
+    # A commit is two PUTs, of an object and an entry; two producers commit twenty times a second at most, for 2 s.
+    puts = found["figures"]["requests_by_role"]["producer"]["PUT"]
+    assert 8 <= puts <= 2 * 2 * 2 * 20 + 8
+    assert found["figures"]["requests_by_role"]["reader"]["GET 404"] > 0
+    assert found["usd_per_million"] == pytest.approx(found["usd_per_month"] / (500 * 2.628), rel=1e-3)
+    assert (tmp_path / "out" / "latest.json").is_file()
+    assert (tmp_path / "csv" / "brokerless-1-smooth" / "500.csv").read_text().startswith("time_from_start,p50,")
+
+
+def test_the_exit_code_is_that_of_the_worst_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(running, "load", lambda name: faulty("loss"))
+    monkeypatch.setattr(running, "DRAIN_S", 4.0)
+    few = ["--rates=500", "--seconds-to-stream=2", "--warm-up=0.5", "--count-seconds=0"]
+    assert command.main(arguments(tmp_path, *few)) == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--seconds-to-stream=30", "--warm-up=30"],
+        ["--rates=0"],
+        ["--hops=3"],
+        ["--range-start=10", "--range-end=5"],
+        ["--producers=101"],
+        ["--peers=rabbit"],
+    ],
+)
+def test_what_cannot_be_measured_is_refused(tmp_path: Path, wrong: list[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        command.main(arguments(tmp_path, *wrong))
+    assert refused.value.code == 2
+
+
+def test_the_published_range_is_inclusive_and_peers_take_turns(tmp_path: Path) -> None:
+    def plan(*more: str) -> list[tuple[Any, ...]]:
+        parser = command._parser()
+        args = parser.parse_args(arguments(tmp_path, "--peers=brokerless,kafka", *more))
+        return [(repeat, spec.rate, spec.peer) for spec, repeat in command.plan(args, parser)]
+
+    wide = ["--range-start=10", "--range-end=30", "--range-step=10", "--repeat=2"]
+    assert [rate for _, rate, peer in plan(*wide) if peer == "kafka"] == [10, 20, 30, 10, 20, 30]
+    assert [peer for *_, peer in plan(*wide)][:4] == ["brokerless", "kafka", "brokerless", "kafka"]
+    assert [peer for *_, peer in plan(*wide, "--no-interleave")] == ["brokerless"] * 6 + ["kafka"] * 6
