@@ -158,7 +158,8 @@ class Latencies:
     @property
     def measured_s(self) -> np.ndarray:
         """The latencies that count."""
-        return self.latency_s[self.kept]
+        measured: np.ndarray = self.latency_s[self.kept]
+        return measured
 
     @property
     def negative(self) -> int:

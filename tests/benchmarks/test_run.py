@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,6 +11,9 @@ import benchmarks.__main__ as command
 import benchmarks.run as running
 from benchmarks.result import Result
 from tests.support.peers import SPEC, faulty
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: str = "", late_share: float = 1.0) -> Result:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from benchmarks import messages
 from benchmarks.peers.base import Peer, PeerError
 from benchmarks.spec import Spec
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+    from pathlib import Path
+
+    import pyarrow as pa
 
 
 class FileSender:

@@ -1,0 +1,249 @@
+"""delta-rs producers, then delta-spark's own streaming source and sink, then a reader that follows the output's log.
+
+Once as it comes and once tuned with all that this kit knows of its settings. Delta's source promises no order of rows
+within a batch: Spark packs files into tasks by size, so a batch of several commits may come out of order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Final
+
+from benchmarks.peers.base import PeerError, Stats
+from benchmarks.peers.delta_rs import DeltaRs, LogReceiver
+from benchmarks.peers.delta_spark_job import Job
+from benchmarks.spec import OUTPUT
+from brokerless.errors import ConfigError
+from brokerless.local.jobs import end_group, stop_job
+from brokerless.spark.conf import SESSION_CONF, STREAM_CONF
+from brokerless.spark.delta import DELTA_CONF, EXCLUDES, PACKAGES
+from brokerless.spark.java import find_java_home
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextlib import ExitStack
+
+    from brokerless.settings import Settings
+
+START_S: Final = 180.0
+FETCH_S: Final = 280.0
+STOP_S: Final = 30.0  # a running batch is waited for
+TAIL_CHARS: Final = 3000
+
+PLUMBING: Final[Mapping[str, str]] = {
+    "spark.jars.packages": ",".join(PACKAGES),
+    "spark.jars.excludes": ",".join(EXCLUDES),
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # Its bars would bury an error in the log, of which only the end is shown.
+    "spark.ui.showConsoleProgress": "false",
+}
+"""Without these there is no Delta in Spark."""
+
+TUNING: Final[Mapping[str, str]] = {
+    **SESSION_CONF,
+    **STREAM_CONF,
+    **DELTA_CONF,
+    "spark.driver.memory": "2g",
+    # The checkpoint is on local disk, which is faster by a dozen requests a batch, and lost with the machine.
+    "spark.sql.streaming.checkpointFileManagerClass": STREAM_CONF["spark.sql.streaming.checkpointFileManagerClass"],
+    # The kit keeps 10; the job reads them every few seconds.
+    "spark.sql.streaming.numRecentProgressUpdates": "100",
+}
+
+
+class StockDeltaSpark(DeltaRs):
+    """A default session, the checkpoint on the object store."""
+
+    name: ClassVar[str] = "delta-spark-stock"
+    label: ClassVar[str] = "delta-spark, default settings"
+    hops: ClassVar[tuple[int, ...]] = (2,)
+    tuning: ClassVar[Mapping[str, str]] = {}
+
+    @classmethod
+    def prepare(cls, cache: Path) -> str | None:
+        """Fetches the jars into Ivy's cache, once; a stamp in ``cache`` says that they are there."""
+        for package in ("deltalake", "pyspark"):
+            if not importlib.util.find_spec(package):
+                return f"{package} is not installed"
+        try:
+            find_java_home()
+        except ConfigError as error:
+            return str(error)
+        conf = dict(PLUMBING)
+        key = hashlib.sha256(json.dumps(conf, sort_keys=True).encode()).hexdigest()[:12]
+        stamp = cache / f"delta-jars-{key}"
+        if stamp.exists():
+            return None
+        with tempfile.TemporaryDirectory() as folder, (Path(folder) / "fetch.log").open("w+") as log:
+            process = _start_job(Job(conf=conf), Path(folder), {}, log)
+            try:
+                code = process.wait(FETCH_S)
+            except subprocess.TimeoutExpired:
+                return f"Delta's jars were not there after {FETCH_S:.0f} s"
+            finally:
+                _end(process)
+            if code:
+                return f"Delta's jars cannot be fetched: {_tail(log)}"
+        cache.mkdir(parents=True, exist_ok=True)
+        stamp.touch()
+        return None
+
+    @property
+    def checkpoint(self) -> str:
+        """Where the query keeps its progress."""
+        return f"{_spark_root(self.site.settings)}/_checkpoint"
+
+    def start(self, stack: ExitStack) -> None:
+        """Creates the input tables, starts the job and waits until its query does."""
+        super().start(stack)
+        settings = self.site.settings_for("pipeline")
+        root = _spark_root(settings)
+        job = Job(
+            conf={**PLUMBING, **_s3a(settings), **self.tuning},
+            inputs=tuple(f"{root}/{table}" for table in self.inputs),
+            output=f"{root}/{OUTPUT}",
+            checkpoint=self.checkpoint,
+        )
+        self._batches: list[dict[str, Any]] = []
+        self._started = threading.Event()
+        self._log = stack.enter_context((self.site.folder / "delta-spark.log").open("w+"))
+        self._process = _start_job(job, self.site.folder, settings.to_environ(), self._log)
+        stack.callback(_end, self._process)
+        self._follower = threading.Thread(target=self._follow, daemon=True)
+        self._follower.start()
+        deadline = time.monotonic() + START_S
+        while not self._started.wait(0.2):
+            self.check()
+            if time.monotonic() > deadline:
+                msg = f"The Spark job was not ready after {START_S:.0f} s: {_tail(self._log)}"
+                raise PeerError(msg)
+
+    def _follow(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                event = json.loads(line)
+                if event["event"] == "started":
+                    self._started.set()
+                else:
+                    self._batches.append(event)
+
+    def check(self) -> None:
+        """Raises ``PeerError`` if the job has ended."""
+        if self._process.poll() is not None:
+            msg = f"The Spark job ended with {self._process.returncode}: {_tail(self._log)}"
+            raise PeerError(msg)
+
+    def processes(self) -> Mapping[str, int]:
+        """The job; the JVM is its child."""
+        return {"pipeline": self._process.pid}
+
+    def receiver(self) -> LogReceiver:
+        """A reader of the output."""
+        return LogReceiver(self.site.settings_for("reader"), [OUTPUT], self.spec)
+
+    def finish(self) -> Stats:
+        """Ends the job; the figures are means of the second half of its batches, when the JVM has compiled itself.
+
+        Raises:
+            PeerError: it failed, before or now.
+        """
+        self.check()
+        if stop_job(self._process, grace_s=STOP_S):
+            self.check()
+        self._follower.join(10)
+        return Stats(figures=figures(self._batches), tables=[*self.inputs, OUTPUT])
+
+
+class TunedDeltaSpark(StockDeltaSpark):
+    """Tuned for small batches, the checkpoint on local disk."""
+
+    name: ClassVar[str] = "delta-spark-tuned"
+    label: ClassVar[str] = "delta-spark, tuned"
+    tuning: ClassVar[Mapping[str, str]] = TUNING
+
+    @property
+    def checkpoint(self) -> str:
+        """Where the query keeps its progress."""
+        return (self.site.folder / "checkpoint").absolute().as_uri()
+
+
+def figures(batches: list[dict[str, Any]]) -> dict[str, Any]:
+    """Means over the second half of the batches that had rows: ``batch_ms``, its phases, ``batches_per_s``, rows."""
+    steady = batches[len(batches) // 2 :]
+    if not steady:
+        return {}
+    phases = sorted({phase for batch in steady for phase in batch["ms"]})
+    means = {phase: round(sum(b["ms"].get(phase, 0) for b in steady) / len(steady), 1) for phase in phases}
+    last = steady[-1]
+    lasted_s = last["at_s"] + last["ms"]["triggerExecution"] / 1000 - steady[0]["at_s"]
+    return {
+        "batch_ms": means.pop("triggerExecution"),
+        "batches": len(batches),
+        "batches_per_s": round(len(steady) / lasted_s, 3),
+        "rows_per_batch": round(sum(b["rows"] for b in steady) / len(steady)),
+        "phases_ms": means,
+    }
+
+
+def _start_job(job: Job, folder: Path, environ: Mapping[str, str], log: IO[str]) -> subprocess.Popen[str]:
+    """The job in a process group of its own; what Spark leaves on disk goes to the folder."""
+    home = Path(__file__).resolve().parents[2]
+    return subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.peers.delta_spark_job", job.to_json()],
+        cwd=folder,
+        env={
+            **os.environ,
+            **environ,
+            "JAVA_HOME": str(find_java_home()),
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(home), os.environ.get("PYTHONPATH")])),
+            "SPARK_LOCAL_IP": "127.0.0.1",  # also of the user interface, which a default session has
+            "SPARK_LOCAL_DIRS": str(folder),
+        },
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
+        process_group=0,
+    )
+
+
+def _s3a(settings: Settings) -> dict[str, str]:
+    """How Spark reaches the store; credentials come by the environment, as settings are shown in process lists."""
+    conf = {"spark.hadoop.fs.s3a.endpoint.region": settings.region}
+    if settings.access_key:
+        provider = "software.amazon.awssdk.auth.credentials.EnvironmentVariableCredentialsProvider"
+        conf["spark.hadoop.fs.s3a.aws.credentials.provider"] = provider
+    if settings.endpoint:
+        conf |= {
+            "spark.hadoop.fs.s3a.endpoint": settings.endpoint,
+            "spark.hadoop.fs.s3a.path.style.access": "true",
+            "spark.hadoop.fs.s3a.connection.ssl.enabled": str(settings.endpoint.startswith("https")).lower(),
+        }
+    return conf
+
+
+def _spark_root(settings: Settings) -> str:
+    return settings.root.replace("s3://", "s3a://", 1)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+    end_group(process)
+
+
+def _tail(log: IO[str]) -> str:
+    log.seek(0)
+    return log.read()[-TAIL_CHARS:]

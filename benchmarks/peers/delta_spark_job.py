@@ -1,0 +1,123 @@
+"""The job of the delta-spark peers: Delta's streaming source, the parse, Delta's streaming sink. One JSON argument.
+
+Its standard output is JSON lines: ``started`` when the query has looked at its inputs once, then one ``batch`` for
+each batch that had rows. SIGTERM ends it in order; it also ends when its starter has gone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from functools import reduce
+from typing import IO, TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+REPORT_S: Final = 5.0  # Spark keeps its last 100 reports: enough for 20 batches a second
+
+_WAITING: Final = "Waiting for data to arrive"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What the job is to do. Paths are as Spark writes them (``s3a://``).
+
+    Attributes:
+        conf: of the session.
+        inputs: tables to read; if there are none, the job fetches its jars and ends.
+        output: the table to write, created here.
+        checkpoint: of the query.
+    """
+
+    conf: dict[str, str]
+    inputs: tuple[str, ...] = ()
+    output: str = ""
+    checkpoint: str = ""
+
+    def to_json(self) -> str:
+        """The argument."""
+        return json.dumps(asdict(self))
+
+
+def main(job: Job, events: IO[str]) -> int:
+    """Runs the job; returns the exit code."""
+    from pyspark.sql import SparkSession
+
+    starter = os.getppid()
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    builder = SparkSession.builder.appName("delta-spark").master("local[*]")
+    for key, value in job.conf.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    if not job.inputs:
+        return 0
+    query = _start(spark, job)
+    _wait_ready(query, stop)
+    _say(events, {"event": "started"})
+    reported = -1
+    while query.isActive and os.getppid() == starter and not stop.wait(REPORT_S):
+        reported = _report(query, events, reported)
+    _report(query, events, reported)
+    error = query.exception()
+    if error is not None:
+        print(error, file=sys.stderr)
+        return 1
+    query.stop()
+    return 0
+
+
+def unify(rows: DataFrame) -> DataFrame:
+    """``timestamp double`` (epoch milliseconds) and ``message``, parsed as the kit's example does."""
+    from pyspark.sql import functions as F
+
+    from glue_jobs.transforms import ZONED
+
+    parsed = rows.withColumn("_instant", F.try_to_timestamp("date", F.lit(ZONED)))
+    return parsed.select((F.unix_micros("_instant") / F.lit(1000.0)).alias("timestamp"), "message")
+
+
+def _start(spark: SparkSession, job: Job) -> StreamingQuery:
+    # Spark alone commits to this table: its log store looks whether an entry is there, then writes it in any case.
+    spark.sql(f"CREATE TABLE delta.`{job.output}` (timestamp DOUBLE, message STRING) USING delta")
+    inputs = [spark.readStream.format("delta").load(path) for path in job.inputs]
+    rows = reduce(lambda a, b: a.unionByName(b), inputs)
+    writer = unify(rows).writeStream.format("delta").option("checkpointLocation", job.checkpoint)
+    return writer.start(job.output)
+
+
+def _wait_ready(query: StreamingQuery, stop: threading.Event) -> None:
+    """Returns after the first look at all inputs, which of new tables makes an empty batch; or if the query ended."""
+    while query.isActive and query.lastProgress is None and query.status["message"] != _WAITING:
+        if stop.wait(0.05):
+            return
+
+
+def _report(query: StreamingQuery, events: IO[str], after: int) -> int:
+    """Prints the batches after this one that had rows; returns the number of the last."""
+    for progress in query.recentProgress:
+        number = progress["batchId"]
+        if number > after and progress["numInputRows"]:
+            after = number
+            at_s = datetime.fromisoformat(progress["timestamp"]).timestamp()
+            rows, phases = progress["numInputRows"], dict(progress["durationMs"])
+            _say(events, {"event": "batch", "at_s": at_s, "rows": rows, "ms": phases})
+    return after
+
+
+def _say(events: IO[str], event: dict[str, Any]) -> None:
+    print(json.dumps(event), file=events, flush=True)
+
+
+if __name__ == "__main__":
+    # Whatever else Spark and its children print must not come between the events.
+    own = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    sys.exit(main(Job(**json.loads(sys.argv[1])), own))

@@ -1,0 +1,160 @@
+"""The pipeline between two hops of Kafka, run by ``benchmarks.peers.kafka`` in a process of its own.
+
+Prints one JSON line when it waits for messages and one when it has ended. Its jars come by ``PYSPARK_SUBMIT_ARGS``, and
+the object store's settings by environment, as for every job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as F
+
+from brokerless.entries import ENGINE_KEY
+from brokerless.settings import Settings
+from glue_jobs.transforms import ZONED
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+SEPARATOR: Final = "\t"  # as in kafka.py, which the job need not load
+
+_SOURCE: Final = {
+    "startingOffsets": "earliest",
+    # A poll returns what a fetch brought, not 500 rows of it, and a fetch brings all there is.
+    "kafka.max.poll.records": "100000",
+    "kafka.max.partition.fetch.bytes": str(16 * 2**20),
+}
+_SINK: Final = {
+    "kafka.acks": "all",
+    # Spark flushes at a task's end, so that nothing lingers longer; meanwhile requests are big ones.
+    "kafka.linger.ms": "5",
+    "kafka.batch.size": str(256 * 2**10),
+    "kafka.buffer.memory": str(128 * 2**20),
+    "kafka.compression.type": "lz4",  # as the producers
+    # Of no cost in guarantees: Spark's Kafka sink is at-least-once anyway. It takes two files off each batch.
+    "asyncProgressTrackingEnabled": "true",
+}
+_CONF: Final = {
+    # The checkpoint is on local disk for either sink. Delta's session expects it on the object store.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    # Each look for messages is a request to the broker.
+    "spark.sql.streaming.pollingDelay": "5ms",
+    "spark.sql.streaming.numRecentProgressUpdates": "5000",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs until SIGTERM, or until standard input closes because the starter is gone. Returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--bootstrap", required=True, help="the broker's host:port")
+    parser.add_argument("--inputs", required=True, help='JSON: {"topic": [partition, ...]}')
+    parser.add_argument("--output", required=True, help="topic or table")
+    parser.add_argument("--sink", choices=["kafka", "delta"], required=True)
+    parser.add_argument("--checkpoint", required=True, help="a folder on local disk")
+    args = parser.parse_args(argv)
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    spark = _session(args.sink)
+    source = spark.readStream.format("kafka").options(**_SOURCE)
+    # Assigned, not subscribed to: that would look for new partitions before each batch.
+    source = source.option("kafka.bootstrap.servers", args.bootstrap).option("assign", args.inputs)
+    rows = unify(source.load())
+    writer = _to_kafka(rows, args) if args.sink == "kafka" else _to_delta(rows, args)
+    query = writer.option("checkpointLocation", args.checkpoint).start()
+    while query.lastProgress is None and "Waiting for data" not in query.status["message"] and query.isActive:
+        stopping.wait(0.05)
+    _print(event="started")
+    while query.isActive and not stopping.wait(0.2):
+        pass
+    failure = query.exception()
+    if failure is not None:
+        print(failure, file=sys.stderr, flush=True)
+        return 1
+    query.stop()
+    _print(event="stopped", **figures([p.durationMs for p in query.recentProgress if p.numInputRows]))
+    spark.stop()
+    return 0
+
+
+def unify(rows: DataFrame) -> DataFrame:
+    """``timestamp`` and ``message`` of Kafka's rows: the transform of ``timezone_etl`` without dead letters."""
+    text = rows.select(F.col("value").cast("string").alias("text"))
+    date, message = F.substring_index("text", SEPARATOR, 1), F.substring_index("text", SEPARATOR, -1)
+    instant = F.try_to_timestamp(date, F.lit(ZONED))
+    return text.select((F.unix_micros(instant) / F.lit(1000.0)).alias("timestamp"), message.alias("message"))
+
+
+def figures(batches: Sequence[dict[str, int]]) -> dict[str, Any]:
+    """Mean milliseconds of a batch and of its parts, after the first half: the JVM compiles itself in that."""
+    steady = batches[len(batches) // 2 :]
+    if not steady:
+        return {"batches": 0}
+
+    def mean(part: str) -> float:
+        return round(sum(batch.get(part, 0) for batch in steady) / len(steady), 1)
+
+    return {
+        "batches": len(batches),
+        "batch_ms": mean("triggerExecution"),
+        "latest_offset_ms": mean("latestOffset"),
+        "add_batch_ms": mean("addBatch"),
+        "checkpoint_ms": round(mean("walCommit") + mean("commitOffsets"), 1),
+    }
+
+
+def _session(sink: str) -> SparkSession:
+    settings = Settings.load(dotenv=None)
+    if sink == "delta":
+        from brokerless.spark.delta import delta_session
+
+        spark = delta_session(settings, name="kafka-delta")
+    else:
+        from brokerless.spark import spark_session
+
+        spark = spark_session(settings, name="kafka-kafka")
+    for key, value in _CONF.items():
+        spark.conf.set(key, value)
+    return spark
+
+
+def _to_kafka(rows: DataFrame, args: argparse.Namespace) -> DataStreamWriter:
+    value = F.concat(F.col("timestamp").cast("string"), F.lit(SEPARATOR), "message")
+    writer = rows.select(value.alias("value")).writeStream.format("kafka").options(**_SINK)
+    return writer.option("kafka.bootstrap.servers", args.bootstrap).option("topic", args.output)
+
+
+def _to_delta(rows: DataFrame, args: argparse.Namespace) -> DataStreamWriter:
+    from delta.tables import DeltaTable
+
+    settings = Settings.load(dotenv=None)
+    place = f"{settings.root.replace('s3://', 's3a://', 1)}/{args.output}"
+    table = DeltaTable.createIfNotExists(rows.sparkSession).location(place).addColumns(rows.schema)
+    table.property(ENGINE_KEY, "delta").execute()
+    # One file a commit: fewer requests, and the rows of a producer stay in order.
+    return rows.coalesce(1).writeStream.format("delta").option("path", place)
+
+
+def _end_with_parent() -> None:
+    os.read(0, 1)
+    os._exit(1)  # the JVM ends with this process in turn
+
+
+def _print(**values: object) -> None:
+    print(json.dumps(values), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
