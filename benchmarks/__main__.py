@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import shlex
+import signal
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -45,6 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     args = parser.parse_args(argv)
     specs = list(plan(args, parser))
+    # An end by signal must end the servers and Spark, too: as an exception it unwinds what they were started under.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     session = Session(
         name=args.name,
         title=args.title,

@@ -91,7 +91,7 @@ class Outcome:
         counted_s = result.figures.get("requests_counted_s", spec.seconds)
         requests = {kind: count / counted_s for kind, count in (result.requests or {}).items()}
         in_store = (result.stored_bytes or 0) / spec.seconds
-        broker_bytes = result.figures.get("broker_bytes")
+        broker_bytes = result.figures.get("broker_log_bytes")
         if broker_bytes is None:
             bill = cost.streaming_bill(requests_per_s=requests, stored_bytes_per_s=in_store, compute=pipeline)
         else:
