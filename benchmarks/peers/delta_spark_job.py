@@ -11,12 +11,15 @@ import os
 import signal
 import sys
 import threading
+import time
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import reduce
 from typing import IO, TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -60,12 +63,17 @@ def main(job: Job, events: IO[str]) -> int:
     if not job.inputs:
         return 0
     query = _start(spark, job)
-    _wait_ready(query, stop)
-    _say(events, {"event": "started"})
+
+    def over() -> bool:
+        return stop.is_set() or os.getppid() != starter or not query.isActive
+
+    _wait_ready(query, over)
     reported = -1
-    while query.isActive and os.getppid() == starter and not stop.wait(REPORT_S):
+    if not over():
+        _say(events, {"event": "started"})
+    while not over():
+        stop.wait(REPORT_S)
         reported = _report(query, events, reported)
-    _report(query, events, reported)
     error = query.exception()
     if error is not None:
         print(error, file=sys.stderr)
@@ -93,11 +101,10 @@ def _start(spark: SparkSession, job: Job) -> StreamingQuery:
     return writer.start(job.output)
 
 
-def _wait_ready(query: StreamingQuery, stop: threading.Event) -> None:
-    """Returns after the first look at all inputs, which of new tables makes an empty batch; or if the query ended."""
-    while query.isActive and query.lastProgress is None and query.status["message"] != _WAITING:
-        if stop.wait(0.05):
-            return
+def _wait_ready(query: StreamingQuery, over: Callable[[], bool]) -> None:
+    """Returns after the first look at all inputs, which of new tables makes an empty batch; or if all is over."""
+    while not over() and query.lastProgress is None and query.status["message"] != _WAITING:
+        time.sleep(0.05)
 
 
 def _report(query: StreamingQuery, events: IO[str], after: int) -> int:

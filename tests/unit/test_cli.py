@@ -69,6 +69,12 @@ def test_help_teaches_by_example(cli, verb):
     assert "--json" in result.stdout
 
 
+def test_bench_hands_its_options_to_the_benchmark_and_its_exit_code_back(cli, capfd):
+    assert cli("bench", "--help").exit_code == 0
+    assert "--autocommit-duration-ms" in capfd.readouterr().out
+    assert cli("bench", "--rates", "0").exit_code == 2
+
+
 def test_root_help_lists_every_verb(cli):
     result = cli("--help")
     for verb in VERBS:
