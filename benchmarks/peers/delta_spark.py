@@ -6,13 +6,11 @@ within a batch: Spark packs files into tasks by size, so a batch of several comm
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import json
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -21,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar, Final
 from benchmarks.peers.base import PeerError, Stats
 from benchmarks.peers.delta_rs import DeltaRs, LogReceiver
 from benchmarks.peers.delta_spark_job import Job
+from benchmarks.peers.jars import fetch_delta
 from benchmarks.spec import OUTPUT
 from brokerless.errors import ConfigError
 from brokerless.local.jobs import end_group, stop_job
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from brokerless.settings import Settings
 
 START_S: Final = 180.0
-FETCH_S: Final = 280.0
 STOP_S: Final = 30.0  # a running batch is waited for
 TAIL_CHARS: Final = 3000
 
@@ -71,7 +69,7 @@ class StockDeltaSpark(DeltaRs):
 
     @classmethod
     def prepare(cls, cache: Path) -> str | None:
-        """Fetches the jars into Ivy's cache, once; a stamp in ``cache`` says that they are there."""
+        """Fetches Delta's jars, once."""
         for package in ("deltalake", "pyspark"):
             if not importlib.util.find_spec(package):
                 return f"{package} is not installed"
@@ -79,24 +77,7 @@ class StockDeltaSpark(DeltaRs):
             find_java_home()
         except ConfigError as error:
             return str(error)
-        conf = dict(PLUMBING)
-        key = hashlib.sha256(json.dumps(conf, sort_keys=True).encode()).hexdigest()[:12]
-        stamp = cache / f"delta-jars-{key}"
-        if stamp.exists():
-            return None
-        with tempfile.TemporaryDirectory() as folder, (Path(folder) / "fetch.log").open("w+") as log:
-            process = _start_job(Job(conf=conf), Path(folder), {}, log)
-            try:
-                code = process.wait(FETCH_S)
-            except subprocess.TimeoutExpired:
-                return f"Delta's jars were not there after {FETCH_S:.0f} s"
-            finally:
-                _end(process)
-            if code:
-                return f"Delta's jars cannot be fetched: {_tail(log)}"
-        cache.mkdir(parents=True, exist_ok=True)
-        stamp.touch()
-        return None
+        return fetch_delta(cache)
 
     @property
     def checkpoint(self) -> str:

@@ -34,15 +34,15 @@ class Job:
 
     Attributes:
         conf: of the session.
-        inputs: tables to read; if there are none, the job fetches its jars and ends.
+        inputs: tables to read.
         output: the table to write, created here.
         checkpoint: of the query.
     """
 
     conf: dict[str, str]
-    inputs: tuple[str, ...] = ()
-    output: str = ""
-    checkpoint: str = ""
+    inputs: tuple[str, ...]
+    output: str
+    checkpoint: str
 
     def to_json(self) -> str:
         """The argument."""
@@ -60,8 +60,6 @@ def main(job: Job, events: IO[str]) -> int:
     for key, value in job.conf.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
-    if not job.inputs:
-        return 0
     query = _start(spark, job)
 
     def over() -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import signal
 import time
@@ -18,7 +17,7 @@ import pytest
 
 from benchmarks.peers import load
 from benchmarks.peers.base import Site
-from benchmarks.peers.kafka import BROKER_JARS, SPARK_JARS, Jar, KafkaReceiver, fetch, ids, values
+from benchmarks.peers.kafka import KafkaReceiver, ids, values
 from benchmarks.peers.kafka_job import SEPARATOR, figures
 from benchmarks.spec import OUTPUT, Spec
 from brokerless.log import DeltaLog
@@ -109,48 +108,6 @@ def test_the_receiver_refuses_a_timestamp_that_is_not_on_schedule() -> None:
     late = [*right[:2], f"{(BEGIN + 1) * 1000!r}\t00-{2:012d}"]
     with pytest.raises(ValueError, match="message 2 of producer 0"):
         _receiver(spec, late).poll(1)
-
-
-def _jar(content: bytes) -> Jar:
-    return Jar("org.example", "thing", "1.0", hashlib.sha256(content).hexdigest())
-
-
-def _repository(folder: Path, content: bytes) -> str:
-    file = folder / "org" / "example" / "thing" / "1.0" / "thing-1.0.jar"
-    file.parent.mkdir(parents=True)
-    file.write_bytes(content)
-    return folder.as_uri()
-
-
-def test_jars_are_fetched_once_and_again_if_damaged(tmp_path: Path) -> None:
-    repository = _repository(tmp_path / "central", b"good")
-    (path,) = fetch([_jar(b"good")], tmp_path / "jars", repository=repository)
-    assert path.read_bytes() == b"good"
-    assert fetch([_jar(b"good")], tmp_path / "jars", repository="file:///nowhere") == [path]
-    path.write_bytes(b"goo")
-    fetch([_jar(b"good")], tmp_path / "jars", repository=repository)
-    assert path.read_bytes() == b"good"
-
-
-def test_a_jar_with_another_checksum_is_refused_and_not_kept(tmp_path: Path) -> None:
-    repository = _repository(tmp_path / "central", b"evil")
-    with pytest.raises(ValueError, match="SHA-256"):
-        fetch([_jar(b"good")], tmp_path / "jars", repository=repository)
-    assert list((tmp_path / "jars").iterdir()) == []
-
-
-def test_a_failed_download_is_a_reason_and_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.peers.kafka.MAVEN", (tmp_path / "nothing").as_uri())
-    reason = load("kafka").prepare(tmp_path / "cache")
-    assert reason is not None
-    assert "nothing" in reason
-
-
-def test_the_pins_are_complete() -> None:
-    for jars in (BROKER_JARS, SPARK_JARS):
-        assert all(len(bytes.fromhex(jar.sha256)) == 32 and jar.version[0].isdigit() for jar in jars)
-        assert len({jar.file for jar in jars}) == len(jars)
-    assert "org/apache/kafka/kafka_2.13/4.1.2/kafka_2.13-4.1.2.jar" in {jar.path for jar in BROKER_JARS}
 
 
 def test_batches_are_averaged_after_the_first_half() -> None:
