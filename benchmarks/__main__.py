@@ -137,13 +137,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--range-start", type=int, default=10_000, help="messages a second of the first run")
     add("--range-end", type=int, help="of the last one, inclusive (the start, if left out)")
     add("--range-step", type=int, default=10_000, help="between two runs")
-    add("--rates", type=_numbers, metavar="N,N", help="these rates instead of a range")
+    add("--rates", type=numbers, metavar="N,N", help="these rates instead of a range")
     add("--seconds-to-stream", type=float, default=300.0, help="how long to send, warm-up included")
     add("--s3-backend", choices=get_args(Backend), default="minio", help="the object store")
     add("--autocommit-duration-ms", type=int, default=1000, help="time between the commits of a producer")
     add("--peers", type=_peers, default=["brokerless"], metavar="NAME,NAME", help=f"of {', '.join(PEERS)}; or all")
     add("--pacing", choices=get_args(Pacing), default="smooth", help="bursty: as published, 10,000 messages at once")
-    add("--hops", type=_numbers, default=[2], metavar="1|2|1,2", help="1: producer to reader; 2: through Spark")
+    add("--hops", type=numbers, default=[2], metavar="1|2|1,2", help="1: producer to reader; 2: through Spark")
     add("--payload-bytes", type=int, default=0, help="added to each message, which has 48 bytes")
     add("--partitions", type=int, default=1, help="of each of the two input topics")
     add("--producers", type=int, default=2, help="processes that send")
@@ -155,12 +155,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--title", default="A run of the benchmark", help="of its table in the report")
     add("--out", type=Path, default=RESULTS, help="folder of the results file")
     add("--csv", type=Path, default=Path("benchmark-results"), help="folder for a RATE.csv in the published format")
-    add("--cache", type=Path, default=_cache(), help="what peers fetch on first use is kept here")
+    add("--cache", type=Path, default=default_cache(), help="what peers fetch on first use is kept here")
     add("--json", action="store_true", help="the results as one JSON object on standard output, and no progress")
     return parser
 
 
-def _numbers(text: str) -> list[int]:
+def numbers(text: str) -> list[int]:
+    """An argument of numbers with commas between them."""
     return [int(part) for part in text.split(",")]
 
 
@@ -172,7 +173,8 @@ def _peers(text: str) -> list[str]:
     return names
 
 
-def _cache() -> Path:
+def default_cache() -> Path:
+    """Where what peers fetch is kept, unless told otherwise."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "brokerless" / "bench"
 

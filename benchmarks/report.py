@@ -231,6 +231,10 @@ def _session(session: Session) -> str:
         lines.append(_measured_table(rows, differing))
         lines += _problems(rows)
     lines += _skipped(run for run in session.runs if run.skipped)
+    for table in session.tables:
+        header = list(table.rows[0])
+        cells = [[_cell(row[name]) for name in header] for row in table.rows]
+        lines.append(f"{table.title}:\n\n{_table(header, cells)}")
     if session.notes:
         lines += ["Notes:\n", *(f"- {_flat(note)}" for note in session.notes), ""]
     if session.prices.get("as_of"):
@@ -268,6 +272,10 @@ def _problems(rows: Iterable[Row]) -> list[str]:
         if run.problems
     ]
     return ["Not clean:\n", *lines, ""] if lines else []
+
+
+def _cell(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _skipped(runs: Iterable[Result]) -> list[str]:

@@ -139,7 +139,7 @@ def run(spec: Spec, cache: Path, say: Say, *, count: bool = False) -> Outcome:
     try:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="brokerless-bench-")))
-            settings, roles = stack.enter_context(_store(spec, folder))
+            settings, roles = stack.enter_context(object_store(spec, folder))
             proxy = stack.enter_context(CountingProxy(str(settings.endpoint), ROLES)) if count else None
             proxies = {role: proxy.endpoint(role) for role in ROLES} if proxy else {}
             peer = kind(spec, Site(settings, folder, cache, proxies))
@@ -303,7 +303,7 @@ class _Child:
 
 
 @contextmanager
-def _store(spec: Spec, folder: Path) -> Iterator[tuple[Settings, dict[str, int]]]:
+def object_store(spec: Spec, folder: Path) -> Iterator[tuple[Settings, dict[str, int]]]:
     """An object store with an empty root, and the process to watch."""
     root = f"bench-{uuid.uuid4().hex[:12]}"
     if spec.backend == "s3":

@@ -32,6 +32,14 @@ _PACKAGES: Final = (
 
 
 @dataclass(slots=True)
+class Table:
+    """Figures that are not of a run: rows of one shape, their keys the header."""
+
+    title: str
+    rows: list[dict[str, Any]]
+
+
+@dataclass(slots=True)
 class Session:
     """One file of results.
 
@@ -44,6 +52,7 @@ class Session:
         versions: as from ``versions()``, and of servers.
         git: the commit that was measured.
         prices: what the costs are computed with; ``as_of`` is the date of the price list.
+        tables: figures beyond those of runs.
         notes: what a reader must know, a sentence or two each.
     """
 
@@ -56,6 +65,7 @@ class Session:
     git: str = ""
     prices: dict[str, Any] = field(default_factory=dict)
     runs: list[Result] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
@@ -66,7 +76,9 @@ class Session:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Session:
         """The inverse."""
-        return cls(**{**values, "runs": [Result.from_json(run) for run in values.get("runs", [])]})
+        runs = [Result.from_json(run) for run in values.get("runs", [])]
+        tables = [Table(**table) for table in values.get("tables", [])]
+        return cls(**{**values, "runs": runs, "tables": tables})
 
     def path(self, folder: Path = RESULTS) -> Path:
         """Where ``save`` puts it."""

@@ -1,14 +1,14 @@
 """Consumers: messages out of topics, in log order within each partition, with their offsets.
 
 A consumer is a position in each partition and nothing else: it writes nothing, and a second one disturbs nobody. It
-waits for the next log entry by asking for it (one GET, a 404 while it is not there), every 10 ms while messages flow
-and less often when idle.
+waits for the next log entry by asking for it (one GET, a 404 while it is not there): every 10 ms when the rhythm of
+the last entries says that it is due, less often when idle.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from datetime import datetime
@@ -37,7 +37,11 @@ if TYPE_CHECKING:
 
 POLL_S: Final = 0.01
 FLOWING_S: Final = 1.0
-"""For so long after the last message, polls stay ``POLL_S`` apart; then the wait doubles up to its ceiling."""
+"""For so long after the last entry, polls stay ``POLL_S`` apart; then the wait doubles up to its ceiling."""
+
+RHYTHM: Final = 8
+EARLY: Final = 0.8
+"""After an entry, the next is not asked for until this share of the shortest of the last ``RHYTHM`` gaps has passed."""
 
 RETENTION_CHECK_S: Final = 5.0
 """How often an idle reader makes sure that it waits for the future and not for what clean-up has removed."""
@@ -46,6 +50,7 @@ FRESH_MS: Final = 100
 """An entry younger than this is taken for the head of the log. A wrong guess costs one more round, no message."""
 
 _READ_AHEAD: Final = 16
+_TICK_S: Final = 0.001
 REMEMBERED_PATHS: Final = 10_000
 
 
@@ -82,9 +87,10 @@ class Tail:
     Args:
         log: the partition's log; used for reading only.
         version: the first entry to deliver.
+        idle_max_s: the longest time between two looks (``due_in_s``).
     """
 
-    def __init__(self, log: DeltaLog, version: int, *, clock: Clock = SYSTEM) -> None:
+    def __init__(self, log: DeltaLog, version: int, *, idle_max_s: float, clock: Clock = SYSTEM) -> None:
         self.log = log
         self.version = version
         self._clock = clock
@@ -93,6 +99,16 @@ class Tail:
         # Some writers add a file twice after a lost answer; a tailer would deliver it twice.
         self._delivered: OrderedDict[str, None] = OrderedDict()
         self._marked = 0  # how many paths were ever put into it
+        self._idle_max_s = max(idle_max_s, POLL_S)
+        self._gaps_s: deque[float] = deque(maxlen=RHYTHM)
+        self._last_ms: int | None = None
+        self._last_seen = self._look_at = clock.monotonic()
+        self._wait_s = POLL_S
+
+    def due_in_s(self) -> float:
+        """How long it is no use to look again; 0 if it is now."""
+        left = self._look_at - self._clock.monotonic()
+        return left if left > _TICK_S else 0.0
 
     def take(self, limit: int) -> list[Entry]:
         """The next entries that are there now, at most ``limit``, each delivered once.
@@ -107,14 +123,34 @@ class Tail:
             if entry.metadata is not None:
                 self._check_metadata(entry)
             entries.append(entry)
+        now = self._clock.monotonic()
         if entries:
             self.version = entries[-1].version + 1
             # What is there now proves that clean-up has not overtaken us.
-            self._check_at = self._clock.monotonic() + RETENTION_CHECK_S
-        elif self._clock.monotonic() >= self._check_at:
+            self._check_at = now + RETENTION_CHECK_S
+            self._pace(entries, now)
+            return entries
+        if now >= self._check_at:
             self.log.check_retained(self.version)
-            self._check_at = self._clock.monotonic() + RETENTION_CHECK_S
+            self._check_at = now + RETENTION_CHECK_S
+        if now - self._last_seen > FLOWING_S:
+            # Kept from look to look: an idle reader that polls in short turns must become slow, too.
+            self._wait_s = min(self._wait_s * 2, self._idle_max_s)
+        self._look_at = now + self._wait_s
         return entries
+
+    def _pace(self, entries: Sequence[Entry], now: float) -> None:
+        """Decides when to look again, after entries came."""
+        for entry in entries:
+            if self._last_ms is not None:
+                self._gaps_s.append((entry.timestamp_ms - self._last_ms) / 1000)
+            self._last_ms = entry.timestamp_ms
+        self._last_seen, self._wait_s = now, POLL_S
+        self._look_at = now
+        if len(self._gaps_s) == RHYTHM and self._last_ms is not None:
+            # By the writer's clock. If that is ahead of ours the entry looks younger than it is: hence the bounds.
+            age_s = max(self._clock.time_us() / 1e6 - self._last_ms / 1000, 0.0)
+            self._look_at += min(max(EARLY * min(self._gaps_s) - age_s, 0.0), self._idle_max_s)
 
     def new_files(self, entry: Entry) -> list[Add]:
         """The entry's files with messages that were not delivered before."""
@@ -144,7 +180,7 @@ class Tail:
     def seek(self, version: int) -> None:
         """Goes on at this entry."""
         self.version = version
-        self._check_at = float("-inf")
+        self._check_at = self._look_at = float("-inf")
         self._delivered.clear()
 
     def _check_metadata(self, entry: Entry) -> None:
@@ -213,7 +249,6 @@ class Consumer:
     ) -> None:
         self._store = store or open_store(settings or Settings.load())
         self._clock = clock
-        self._idle_max_s = max(idle_poll_max_s, POLL_S)
         self._batch_bytes = batch_bytes
         self._parts: list[_Part] = []
         for topic in [topics] if isinstance(topics, str) else topics:
@@ -224,20 +259,21 @@ class Consumer:
                     raise ConfigError(msg)
                 log = DeltaLog(self._store, partition_table(topic, number), clock=clock)
                 offset = resolve_start(log, start)
-                self._parts.append(_Part(topic, number, Tail(log, offset.version, clock=clock), offset.index))
+                tail = Tail(log, offset.version, idle_max_s=idle_poll_max_s, clock=clock)
+                self._parts.append(_Part(topic, number, tail, offset.index))
         if not self._parts:
             msg = "A consumer needs at least one topic and one partition."
             raise ConfigError(msg)
         # Not the pool of the reads: a task there must not wait for another one.
         self._pool = ThreadPoolExecutor(min(len(self._parts), 16) or 1, thread_name_prefix="brokerless-poll")
-        self._last_message = clock.monotonic()
-        self._wait_s = POLL_S
+        self._turn_s = max(1.0, idle_poll_max_s)
         self._stopped = threading.Event()
 
     def poll(self, max_wait_s: float = 1.0) -> list[Batch]:
         """The next messages: one batch a commit, in order within each partition, partitions taking turns.
 
-        Returns an empty list if none came within ``max_wait_s``. The position moves past what is returned.
+        Returns an empty list if none came within ``max_wait_s``; with 0 it looks once. The position moves past what is
+        returned.
 
         Raises:
             OffsetOutOfRange: retention overtook a position; ``seek`` to go on.
@@ -245,22 +281,18 @@ class Consumer:
         """
         deadline = self._clock.monotonic() + max_wait_s
         while True:
-            batches = self._take()
-            now = self._clock.monotonic()
-            if batches:
-                self._last_message, self._wait_s = now, POLL_S
+            due = [part for part in self._parts if max_wait_s <= 0 or not part.tail.due_in_s()]
+            if batches := self._take(due):
                 return batches
-            if now >= deadline or self._stopped.is_set():
+            left = deadline - self._clock.monotonic()
+            if left <= 0 or self._stopped.is_set():
                 return []
-            if now - self._last_message > FLOWING_S:
-                # Kept from poll to poll: an idle reader that polls in short turns must become slow, too.
-                self._wait_s = min(self._wait_s * 2, self._idle_max_s)
-            self._clock.sleep(min(self._wait_s, deadline - now))
+            self._clock.sleep(max(_TICK_S, min(left, *(part.tail.due_in_s() for part in self._parts))))
 
     def __iter__(self) -> Iterator[Batch]:
         """Batches for ever, until ``close`` (from another thread or a signal handler)."""
         while not self._stopped.is_set():
-            yield from self.poll(max(1.0, self._idle_max_s))
+            yield from self.poll(self._turn_s)
 
     def seek(self, start: Start, *, topic: str | None = None, partition: int | None = None) -> None:
         """Moves the position, of all partitions or of some.
@@ -291,24 +323,24 @@ class Consumer:
     ) -> None:
         self.close()
 
-    def _take(self) -> list[Batch]:
+    def _take(self, parts: Sequence[_Part]) -> list[Batch]:
         # Partitions take turns in being first, and each gives at most its share of the bytes.
         self._parts.append(self._parts.pop(0))
-        starts = [(part.tail.mark(), part.skip) for part in self._parts]
+        starts = [(part.tail.mark(), part.skip) for part in parts]
         taken: list[_Taken] = []
         try:
             share = max(1, self._batch_bytes // len(self._parts))
-            if len(self._parts) == 1:
-                taken = self._parts[0].take(share)
+            if len(parts) == 1:
+                taken = parts[0].take(share)
             else:
-                futures = [self._pool.submit(part.take, share) for part in self._parts]
+                futures = [self._pool.submit(part.take, share) for part in parts]
                 # All must have ended before any error is raised: a straggler would move a position that was rewound.
                 wait(futures)
                 for future in futures:
                     taken.extend(future.result())
             return [batch for batch in self._fetch(taken) if batch.data.num_rows]
         except Exception:
-            for part, (mark, skip) in zip(self._parts, starts, strict=True):
+            for part, (mark, skip) in zip(parts, starts, strict=True):
                 part.tail.rewind(mark)
                 part.skip = skip
             raise

@@ -84,9 +84,9 @@ def unify(rows: DataFrame) -> DataFrame:
     """``timestamp double`` (epoch milliseconds) and ``message``, parsed as the kit's example does."""
     from pyspark.sql import functions as F
 
-    from glue_jobs.transforms import ZONED
+    from glue_jobs.transforms import instant
 
-    parsed = rows.withColumn("_instant", F.try_to_timestamp("date", F.lit(ZONED)))
+    parsed = rows.withColumn("_instant", instant("date"))
     return parsed.select((F.unix_micros("_instant") / F.lit(1000.0)).alias("timestamp"), "message")
 
 

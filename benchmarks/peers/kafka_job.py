@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from brokerless.entries import ENGINE_KEY
 from brokerless.settings import Settings
-from glue_jobs.transforms import ZONED
+from glue_jobs.transforms import instant
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,8 +93,8 @@ def unify(rows: DataFrame) -> DataFrame:
     """``timestamp`` and ``message`` of Kafka's rows: the transform of ``timezone_etl`` without dead letters."""
     text = rows.select(F.col("value").cast("string").alias("text"))
     date, message = F.substring_index("text", SEPARATOR, 1), F.substring_index("text", SEPARATOR, -1)
-    instant = F.try_to_timestamp(date, F.lit(ZONED))
-    return text.select((F.unix_micros(instant) / F.lit(1000.0)).alias("timestamp"), message.alias("message"))
+    dated = text.select(date.alias("date"), message.alias("message"))
+    return dated.select((F.unix_micros(instant("date")) / F.lit(1000.0)).alias("timestamp"), "message")
 
 
 def figures(batches: Sequence[dict[str, int]]) -> dict[str, Any]:

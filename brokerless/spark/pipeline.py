@@ -81,6 +81,7 @@ def read_stream(
         "start": start,
         "metadata": str(metadata).lower(),
         "until": "now" if once else "",
+        "cores": spark.sparkContext.defaultParallelism,
         "maxRows": max_rows,
         "maxBytes": max_bytes,
         "maxFiles": max_files,

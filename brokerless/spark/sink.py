@@ -53,9 +53,9 @@ if TYPE_CHECKING:
     from brokerless.store import Store
     from brokerless.topics import Schema
 
-EXECUTOR_ROWS: Final = 1_000_000
-"""Batches of more rows are written by the executors. On two cores the driver is faster at every size that was measured
-(docs/adr/0005), so this is where the driver's memory begins to matter; lower it where many executors stand idle."""
+EXECUTOR_ROWS: Final = 500_000
+"""Batches of more rows are written by the executors. On two cores that is where they become faster (docs/adr/0005);
+lower it where many executors stand idle."""
 
 
 COMMIT_WITHIN_MS: Final = 600_000

@@ -11,6 +11,7 @@ Options (``read_stream`` sets them):
 ``maxRows``        limits of one batch, each soft by one commit, because a batch never splits a commit;
 ``maxBytes``       also ``maxFiles``
 ``until``          ``now``: end at the heads that the logs have at start (then Spark finds nothing more)
+``cores``          how many tasks can run at once; a large batch is cut into about two for each (default 1)
 ``settings``       profile, root, endpoint and region as JSON; credentials come from the environment or the chain
 =================  ==================================================================================================
 
@@ -20,6 +21,7 @@ Three processes run this module: Spark's planner process holds one ``Reader`` (`
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from brokerless.admin import describe_topic
-from brokerless.consumer import FLOWING_S, POLL_S, Tail, resolve_start
+from brokerless.consumer import Tail, resolve_start
 from brokerless.entries import PARTITIONS_KEY
 from brokerless.errors import ConfigError, PipelineError, SchemaError, TopicDeleted, TopicNotFound
 from brokerless.log import DeltaLog, read_pool
@@ -59,8 +61,11 @@ WAIT_S: Final = 0.2
 
 IDLE_POLL_MAX_S: Final = 0.1
 READ_AHEAD: Final = 64  # entries a tail may take at once, per partition
-SLICE_BYTES: Final = 2 * 2**20
-"""Objects of a batch are read by one task up to this size, then by more: a task costs some ten milliseconds."""
+SLICE_ROWS: Final = 25_000
+"""The least that a second task is started for: a task costs some ten milliseconds, a row two or three microseconds."""
+
+SLICE_BYTES: Final = 16 * 2**20
+"""The most that one task reads, but for an object that is larger: a task holds its rows in memory."""
 
 
 class BrokerlessSource(DataSource):
@@ -120,8 +125,6 @@ class Reader(DataSourceStreamReader):
         self._last: SourceOffset | None = None
         self._target: Position = {}
         self._until: Position | None = None
-        self._last_message = time.monotonic()
-        self._wait = POLL_S
         self._pool: ThreadPoolExecutor | None = None
 
     # In the planner process
@@ -138,27 +141,24 @@ class Reader(DataSourceStreamReader):
             offset = self._cut(last)
             now = time.monotonic()
             if offset.at != last.at:
-                self._last_message, self._wait = now, POLL_S
                 self._last = offset
                 return offset.to_dict()
             if now >= deadline or self._until is not None:
                 return last.to_dict()
-            if now - self._last_message > FLOWING_S:
-                self._wait = min(self._wait * 2, IDLE_POLL_MAX_S)
-            time.sleep(min(self._wait, max(deadline - now, 0.001)))
+            time.sleep(max(0.001, min(deadline - now, *(source.due_in_s() for source in self._inputs.values()))))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The objects between two offsets, cut into slices of about ``SLICE_BYTES``, in order."""
+        """The objects between two offsets, cut into slices, in order."""
         since, until = SourceOffset.of(start), SourceOffset.of(end)
         objects: list[tuple[str, int, int, str]] = []
-        sizes: list[int] = []
+        sizes: list[tuple[int, int]] = []
         rows = 0
         for table, last in until.at.items():
             for commit in self._inputs[table].between(since.at[table], last):
                 index = 0
                 for add in commit.files:
                     objects.append((table, commit.version, index, f"{table}/{add.path}"))
-                    sizes.append(add.size)
+                    sizes.append((add.rows or 0, add.size))
                     index += add.rows or 0
                 rows += commit.rows
         if rows != until.rows - since.rows:
@@ -167,7 +167,8 @@ class Reader(DataSourceStreamReader):
                 "of. Nothing was written; start the pipeline again."
             )
             raise PipelineError(msg)
-        return [Slice(objects[a:b]) for a, b in _cuts(sizes)] or [Slice(())]
+        cores = int(self._options.get("cores", 1))
+        return [Slice(objects[a:b]) for a, b in _cuts(sizes, cores)] or [Slice(())]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Forgets what is done."""
@@ -221,8 +222,8 @@ class Reader(DataSourceStreamReader):
 
     def _cut(self, last: SourceOffset) -> SourceOffset:
         """The offset after the next batch: everything there is, within the limits, tables taking turns."""
-        sources = list(self._inputs.values())
-        for _ in (self._pool.map if self._pool else map)(_Input.look, sources):
+        due = [source for source in self._inputs.values() if not source.due_in_s()]
+        for _ in (self._pool.map if self._pool else map)(_Input.look, due):
             pass
         rows_left = int(self._options.get("maxrows", 2_000_000))
         bytes_left = int(self._options.get("maxbytes", 256 * 2**20))
@@ -289,8 +290,11 @@ class _Input:
 
     def __init__(self, log: DeltaLog) -> None:
         self.log = log
-        self._tail = Tail(log, 0)
+        self._tail = Tail(log, 0, idle_max_s=IDLE_POLL_MAX_S)
         self._known: deque[_Pending] = deque()
+
+    def due_in_s(self) -> float:
+        return self._tail.due_in_s()
 
     def seek(self, position: int) -> None:
         self._tail.seek(position + 1)
@@ -348,15 +352,17 @@ def union_columns(schemas: Sequence[Schema]) -> Schema:
     return Schema(tuple(columns.values()))
 
 
-def _cuts(sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """Ranges of objects that together have about ``SLICE_BYTES`` each."""
+def _cuts(sizes: Sequence[tuple[int, int]], cores: int) -> list[tuple[int, int]]:
+    """Ranges of objects for one task each, from their (rows, bytes); two for a core, so that cores end together."""
+    enough = max(SLICE_ROWS, math.ceil(sum(rows for rows, _ in sizes) / (2 * cores)))
     cuts: list[tuple[int, int]] = []
-    begin = total = 0
-    for i, size in enumerate(sizes):
-        total += size
-        if total >= SLICE_BYTES:
+    begin = total_rows = total_bytes = 0
+    for i, (rows, size) in enumerate(sizes):
+        total_rows += rows
+        total_bytes += size
+        if total_rows >= enough or total_bytes >= SLICE_BYTES:
             cuts.append((begin, i + 1))
-            begin, total = i + 1, 0
+            begin, total_rows, total_bytes = i + 1, 0, 0
     if begin < len(sizes):
         cuts.append((begin, len(sizes)))
     return cuts

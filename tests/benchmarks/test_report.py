@@ -15,7 +15,7 @@ from benchmarks import plots, report
 from benchmarks.peers import PEERS
 from benchmarks.result import Result, Window
 from benchmarks.rows import collapse, common_rate, comparable
-from benchmarks.session import Session, git_commit, load_all, machine, versions
+from benchmarks.session import Session, Table, git_commit, load_all, machine, versions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,7 +82,18 @@ def test_a_session_survives_being_saved(tmp_path: Path) -> None:
     assert path == MANY.path(tmp_path / "results")
     assert load_all(tmp_path / "results") == [MANY]
     assert json.loads(path.read_text())["runs"][0]["clean"] is True
-    assert len(path.read_text().splitlines()) == len(MANY.runs) + 13
+    assert len(path.read_text().splitlines()) == len(MANY.runs) + 14
+
+
+def test_tables_beside_the_runs_survive_and_are_shown(tmp_path: Path) -> None:
+    table = Table("A backlog drained", [{"cores": 1, "messages/s": 123_456}, {"cores": 2, "messages/s": 200_000}])
+    before = session(tables=[table])
+    before.save(tmp_path)
+    (after,) = load_all(tmp_path)
+    assert after == before
+    text = page(after)
+    assert "A backlog drained:" in text
+    assert line_of(text, "1", "123,456")
 
 
 def test_an_empty_session_survives_being_saved(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from brokerless.producer import Producer
 from brokerless.settings import Settings
 from brokerless.spark.failures import named_error
 from brokerless.spark.progress import app_id, covers, follows
-from brokerless.spark.source import SLICE_BYTES, BrokerlessSource, Reader, _cuts, _names, union_columns
+from brokerless.spark.source import SLICE_BYTES, SLICE_ROWS, BrokerlessSource, Reader, _cuts, _names, union_columns
 from brokerless.spark.worker import settings_option
 from brokerless.store import open_store
 from brokerless.topics import Schema, dead_letters
@@ -224,9 +224,15 @@ def test_bad_options() -> None:
 
 
 def test_slices_have_about_one_size() -> None:
-    assert _cuts([]) == []
-    assert _cuts([1, 1, 1]) == [(0, 3)]
-    assert _cuts([SLICE_BYTES, 1, SLICE_BYTES, 1]) == [(0, 1), (1, 3), (3, 4)]
+    assert _cuts([], 4) == []
+    assert _cuts([(1, 1)] * 3, 4) == [(0, 3)]
+    assert _cuts([(SLICE_ROWS, 1), (1, 1), (SLICE_ROWS - 1, 1), (1, 1)], 4) == [(0, 1), (1, 3), (3, 4)]
+    assert _cuts([(1, SLICE_BYTES), (1, 1)], 4) == [(0, 1), (1, 2)]
+
+
+def test_a_large_batch_is_cut_into_two_tasks_for_each_core() -> None:
+    assert [b - a for a, b in _cuts([(SLICE_ROWS, 1)] * 40, 2)] == [10] * 4
+    assert [b - a for a, b in _cuts([(SLICE_ROWS, 1)] * 40, 1)] == [20] * 2
 
 
 def test_positions() -> None:

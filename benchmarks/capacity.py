@@ -1,0 +1,241 @@
+"""What runs at a steady rate do not show: how fast a backlog is drained, and what it costs to do nothing.
+
+    python -m benchmarks.capacity --messages 20000000 --partitions 1,2,4 --cores 1,2 --idle-seconds 60
+
+Adds its figures, as two tables, to a session of its own in ``benchmarks/results``. A drain counts only if each message
+is in the output once and in its producer's order; otherwise the exit code is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from benchmarks import measure
+from benchmarks.__main__ import default_cache, numbers
+from benchmarks.counting import CountingProxy
+from benchmarks.peers.base import ROLES, Site
+from benchmarks.peers.kit import Brokerless, KitReceiver, KitSender
+from benchmarks.run import object_store
+from benchmarks.session import RESULTS, Session, Table, git_commit, machine, versions
+from benchmarks.spec import OUTPUT, ZONES, Spec
+from benchmarks.watch import Watch
+from brokerless import cost
+from brokerless.admin import create_topic
+from brokerless.local.jobs import end_group, start_job
+from brokerless.log import DeltaLog
+from brokerless.store import open_store
+from brokerless.topics import Schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from brokerless.settings import Settings
+
+COMMIT: Final = 100_000
+"""Messages in a commit of the backlog."""
+
+SETTLE_S: Final = 20.0
+"""After this the pipeline and the reader poll as rarely as they ever do, and the JVM has compiled its start."""
+
+_RATE: Final = 1_000_000
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measures what the arguments ask for; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.capacity", description=(__doc__ or "").split("\n", 1)[0]
+    )
+    add = parser.add_argument
+    add("--messages", type=int, default=20_000_000, help="length of the backlog; 0 leaves the drains out")
+    add("--partitions", type=numbers, default=[1], metavar="N,N", help="of each of the two input topics")
+    add("--cores", type=numbers, default=[os.cpu_count()], metavar="N,N", help="that Spark may use (on Linux)")
+    add("--idle-seconds", type=float, default=60.0, help="how long to watch a pipeline without messages; 0: not at all")
+    add("--backend", choices=["minio", "embedded"], default="minio", help="the object store")
+    add("--name", default="capacity", help="of the results file")
+    add("--out", type=Path, default=RESULTS, help="folder of the results file")
+    args = parser.parse_args(argv)
+    session = Session(
+        name=args.name,
+        title="Backlog and idle",
+        command="python -m benchmarks.capacity " + shlex.join(sys.argv[1:] if argv is None else argv),
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        machine=machine(),
+        versions=versions(),
+        prices={"as_of": cost.AS_OF.isoformat(), "region": cost.REGION},
+        git=git_commit(),
+    )
+    Brokerless.prepare(default_cache())
+    clean = True
+    if args.messages:
+        rows = []
+        for partitions in args.partitions:
+            for row in drains(args.messages, partitions, args.cores, args.backend):
+                _say(json.dumps(row))
+                clean = clean and row["verdict"] == "clean"
+                rows.append(row)
+        session.tables.append(Table("A backlog drained: from the first output commit to the last", rows))
+    if args.idle_seconds:
+        row = idle(args.idle_seconds, args.backend)
+        _say(json.dumps(row))
+        session.tables.append(Table("A pipeline with two input partitions and a reader, and no messages", [row]))
+    _say(f"Results: {session.save(args.out)}")
+    return 0 if clean else 1
+
+
+def drains(count: int, partitions: int, cores: Sequence[int], backend: str) -> Iterator[dict[str, Any]]:
+    """Writes a backlog, then has it drained with each number of cores, from the beginning each time.
+
+    Yields:
+        ``partitions``, ``cores``, ``messages``, ``messages/s`` from the first output commit to the last, ``s in all``
+        from the job's start to its end, ``CPU s / million`` of the job, ``verdict``.
+    """
+    spec = Spec(
+        peer="brokerless",
+        rate=_RATE,
+        seconds=count / _RATE,
+        partitions=partitions,
+        producers=len(ZONES) * partitions,
+        backend=backend,  # type: ignore[arg-type]
+    )
+    with (
+        tempfile.TemporaryDirectory(prefix="brokerless-bench-") as name,
+        object_store(spec, Path(name)) as (settings, _),
+    ):
+        _say(f"writing {count:,} messages to {partitions} partition(s) of each topic")
+        _fill(spec, settings)
+        for number in cores:
+            _say(f"draining with {number} core(s)")
+            yield {"partitions": partitions, "cores": number, "messages": count, **_drain(spec, settings, number)}
+
+
+def _fill(spec: Spec, settings: Settings) -> None:
+    store = open_store(settings)
+    for topic in spec.topics:
+        create_topic(store, topic, Schema.parse("date string, message string"), partitions=spec.partitions)
+    begin = time.time()
+    for producer in range(spec.producers):
+        sender = KitSender(settings, f"fill-{producer}", spec.topic(producer), spec.partition(producer))
+        sender.open()
+        total = spec.count(producer)
+        for first in range(0, total, COMMIT):
+            sender.send(spec.build(producer, begin, first, min(first + COMMIT, total)))
+        sender.close()
+
+
+def _drain(spec: Spec, settings: Settings, cores: int) -> dict[str, Any]:
+    store, output = open_store(settings), f"{OUTPUT}-{cores}"
+    create_topic(store, output, Schema.parse("timestamp double, message string"))
+    begun = time.monotonic()
+    with _cores(cores):
+        arguments = ["--once", "--json", "--output", output, "--name", f"drain-{cores}"]
+        job = start_job("timezone-etl", settings, arguments, stdout=subprocess.DEVNULL)
+    watch = Watch({"pipeline": job.pid}).start()
+    try:
+        code = job.wait()
+    finally:
+        end_group(job)
+    seconds = time.monotonic() - begun
+    used_s = watch.stop().cpu_s["pipeline"]
+    commits = [
+        (e.timestamp_ms, sum(a.rows or 0 for a in e.adds)) for e in DeltaLog(store, output).read_from(0) if e.adds
+    ]
+    problems = _problems(spec, settings, output) if code == 0 else [f"the job ended with {code}"]
+    took_s = (commits[-1][0] - commits[0][0]) / 1000 if commits else 0.0
+    # The first commit's rows were computed before it.
+    rate = sum(rows for _, rows in commits[1:]) / took_s if took_s else 0.0
+    return {
+        "messages/s": round(rate),
+        "s in all": round(seconds, 1),
+        "CPU s / million": round(used_s / sum(spec.count(p) for p in range(spec.producers)) * 1e6, 2),
+        "verdict": "; ".join(problems) or "clean",
+    }
+
+
+def _problems(spec: Spec, settings: Settings, output: str) -> list[str]:
+    receiver = KitReceiver(settings, [output], spec)
+    receiver.open()
+    arrivals = measure.Arrivals()
+    while found := receiver.poll(1.0):
+        for who, which in found:
+            arrivals.add(time.time(), who, which)
+    receiver.close()
+    sent = [spec.count(producer) for producer in range(spec.producers)]
+    return measure.verdict(spec, arrivals, sent, sent).problems
+
+
+def idle(seconds: float, backend: str) -> dict[str, Any]:
+    """Watches the example pipeline and a reader of its output while nothing is sent.
+
+    Returns:
+        ``seconds``, ``pipeline cores`` and ``reader cores`` in use on average, ``requests / hour``,
+        ``$ / hour`` for those requests, and for the smallest Glue job.
+    """
+    spec = Spec(peer="brokerless", rate=1, seconds=seconds, backend=backend)  # type: ignore[arg-type]
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="brokerless-bench-")))
+        settings, _ = stack.enter_context(object_store(spec, folder))
+        proxy = stack.enter_context(CountingProxy(str(settings.endpoint), ROLES))
+        site = Site(settings, folder, default_cache(), {role: proxy.endpoint(role) for role in ROLES})
+        peer = Brokerless(spec, site)
+        peer.start(stack)
+        receiver = peer.receiver()
+        receiver.open()
+        over = threading.Event()
+        reader = threading.Thread(target=lambda: [receiver.poll(0.5) for _ in iter(over.is_set, True)])
+        reader.start()
+        stack.callback(receiver.close)
+        _say(f"idle for {SETTLE_S + seconds:.0f} s")
+        time.sleep(SETTLE_S)
+        proxy.reset()
+        watch = Watch({role: pid for role, pid in peer.processes().items() if role == "pipeline"}).start()
+        used_s = time.process_time()
+        time.sleep(seconds)
+        used_s = time.process_time() - used_s
+        pipeline_s = watch.stop().cpu_s["pipeline"]
+        counts = proxy.counts()
+        over.set()
+        reader.join()
+        peer.finish()
+    total = {kind: sum(by.get(kind, 0) for by in counts.values()) * 3600 / seconds for kind in cost.WRITES + cost.READS}
+    return {
+        "seconds": seconds,
+        "pipeline cores": round(pipeline_s / seconds, 3),
+        "reader cores": round(used_s / seconds, 3),
+        "requests / hour": round(sum(total.values())),
+        "$ / hour, requests": round(cost.requests_usd(total), 4),
+        "$ / hour, two Glue workers G.025X": round(cost.PIPELINE.usd_per_hour, 3),
+    }
+
+
+@contextmanager
+def _cores(count: int) -> Iterator[None]:
+    """What is started inside may use that many cores: an affinity is inherited, and the JVM counts by it."""
+    if count == os.cpu_count():
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(before)[:count])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
