@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from benchmarks.spec import Spec
 
+ENDS_S: Final = 300.0
 BLOCK: Final = 1_000_000
 PERCENTILES: Final = (50, 75, 85, 95, 99, 99.9, 100)
 
@@ -257,6 +258,14 @@ def windows(measured: Latencies, seconds: float) -> list[Window]:
         p50, p99, most = (value for value in percentiles(inside, (50, 99, 100)).values() if value is not None)
         found.append(Window(window * length, min((window + 1) * length, seconds), len(inside), p50, p99, most))
     return found
+
+
+def ends(measured: Latencies, spec: Spec) -> tuple[float | None, float | None]:
+    """p99 of the first and of the last ``ENDS_S`` of what counts: what grows shows at the end."""
+    due, kept = measured.intended_s, measured.kept
+    first = measured.latency_s[kept & (due < spec.warm_up_s + ENDS_S)]
+    last = measured.latency_s[kept & (due >= spec.seconds - ENDS_S)]
+    return percentiles(first, (99,))[99], percentiles(last, (99,))[99]
 
 
 def cdf(latencies_s: np.ndarray, points: int = 200) -> list[tuple[float, float]]:

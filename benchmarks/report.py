@@ -230,6 +230,7 @@ def _session(session: Session) -> str:
         lines.append(f"{_sentence(_conditions(rows))}.\n")
         lines.append(_measured_table(rows, differing))
         lines += _problems(rows)
+    lines += _ends(session.runs)
     lines += _skipped(run for run in session.runs if run.skipped)
     for table in session.tables:
         header = list(table.rows[0])
@@ -272,6 +273,16 @@ def _problems(rows: Iterable[Row]) -> list[str]:
         if run.problems
     ]
     return ["Not clean:\n", *lines, ""] if lines else []
+
+
+def _ends(runs: Iterable[Result]) -> list[str]:
+    long = [run for run in runs if run.figures.get("p99_last_5_min_s")]
+    lines = [
+        f"- {run.label}, {run.rate:,}/s, {_hops(run.hops)}, {run.seconds / 60:.0f} min: p99 of the first five "
+        "{p99_first_5_min_s:.3f} s, of the last five {p99_last_5_min_s:.3f} s.".format_map(run.figures)
+        for run in long
+    ]
+    return ["Over time:\n", *lines, ""] if lines else []
 
 
 def _cell(value: object) -> str:

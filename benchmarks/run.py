@@ -234,6 +234,9 @@ def _judge(outcome: Outcome, spec: Spec, done: list[dict[str, Any]]) -> None:
     result.p50_s, result.p75_s, result.p85_s, result.p95_s, result.p99_s, result.p999_s, result.max_s = values.values()
     result.cdf = measure.cdf(measured)
     result.windows = measure.windows(latencies, spec.seconds)
+    if spec.seconds - spec.warm_up_s >= 2 * measure.ENDS_S:
+        first, last = measure.ends(latencies, spec)
+        result.figures |= {"p99_first_5_min_s": first, "p99_last_5_min_s": last}
 
 
 def _drain(reader: _Child, expected: int) -> None:

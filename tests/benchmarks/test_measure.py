@@ -415,3 +415,10 @@ def test_published_csv_is_that_of_a_loop_over_the_rows(seed: int, rate: int) -> 
             lines.append(line(at))
     lines.append(line(arrived[-1] if size else 0.0))
     assert published_csv(values, arrived, rate) == "\n".join(lines)
+
+
+def test_the_ends_of_a_long_run_are_told_apart() -> None:
+    spec = Spec("x", 1, seconds=1_000.0, warm_up_s=100.0)
+    due = np.arange(1_000.0)
+    latency = np.where(due < 100, 9.0, np.where(due < 400, 0.1, np.where(due < 700, 5.0, 0.2))).astype(np.float32)
+    assert measure.ends(Latencies(latency, due, due >= 100), spec) == (pytest.approx(0.1), pytest.approx(0.2))
