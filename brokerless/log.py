@@ -22,17 +22,14 @@ Offsets: an entry's messages are the rows of its added files with ``dataChange``
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote
+from typing import TYPE_CHECKING, Final
 
-from brokerless import records
 from brokerless.clock import SYSTEM, Clock
 from brokerless.entries import (
     DELETED_KEY,
@@ -44,9 +41,7 @@ from brokerless.entries import (
     Protocol,
     build_entry,
     check_supported,
-    metadata_of,
     parse_entry,
-    protocol_of,
 )
 from brokerless.errors import (
     CommitUnknown,
@@ -60,6 +55,7 @@ from brokerless.errors import (
     UnsupportedTable,
 )
 from brokerless.offsets import Offset
+from brokerless.replay import TableState, checkpoint_hint, checkpoints_by_listing, read_checkpoint, replayed
 from brokerless.version import ENGINE
 
 if TYPE_CHECKING:
@@ -102,21 +98,6 @@ class TxnAdvanced(Exception):
         self.found = found
         self.entry = entry
         self.ours = ours
-
-
-@dataclass(slots=True)
-class TableState:
-    """What a writer must know of a table: everything that entries up to ``version`` say, but for its files."""
-
-    version: int
-    metadata: Metadata
-    protocol: Protocol
-    txns: dict[str, int]
-    timestamp_ms: int = 0
-    files: dict[str, Add] = field(default_factory=dict)
-    """Live files; filled only when asked for."""
-    tombstones: dict[str, int] = field(default_factory=dict)
-    """Removed files and when (epoch milliseconds), as far as the log still knows them; filled with ``files``."""
 
 
 class DeltaLog:
@@ -216,18 +197,22 @@ class DeltaLog:
         raise StoreError(msg_0)
 
     def _load(self, with_files: bool) -> TableState:
-        state, version = self._load_checkpoint(with_files)
-        for entry in self.read_from(version):
-            state = self._replay(state, entry, with_files)
+        hint = self.checkpoint_version()
+        state = None if hint is None else read_checkpoint(self.store, self.table, hint, with_files=with_files)
+        state = self._replay(state, with_files)
         if state is None:
-            # No checkpoint hint and no entry 0: a log that was cleaned up behind a lost hint, or no table at all.
-            for version in self._checkpoints_by_listing():
-                state = self._read_checkpoint(version, with_files)
-                for entry in self.read_from(version + 1):
-                    state = self._replay(state, entry, with_files)
-                return state
+            # No checkpoint by the hint and no entry 0: a log that was cleaned up behind a lost hint, or no table at all.
+            for version in checkpoints_by_listing(self.store, self.table):
+                state = read_checkpoint(self.store, self.table, version, with_files=with_files)
+                if state is not None:
+                    return self._replay(state, with_files) or state
             msg = f"There is no topic at {self.uri}. Create it with 'brokerless topics create'."
             raise TopicNotFound(msg)
+        return state
+
+    def _replay(self, state: TableState | None, with_files: bool) -> TableState | None:
+        for entry in self.read_from(0 if state is None else state.version + 1):
+            state = replayed(state, entry, uri=self.uri, with_files=with_files)
         return state
 
     def txn(self, app_id: str) -> int | None:
@@ -284,10 +269,7 @@ class DeltaLog:
 
     def checkpoint_version(self) -> int | None:
         """The version of the last checkpoint by its hint, or None without one."""
-        try:
-            return int(json.loads(self.store.get(f"{self.table}/_delta_log/_last_checkpoint"))["version"])
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
-            return None
+        return checkpoint_hint(self.store, self.table)
 
     def check_retained(self, version: int) -> None:
         """Tells "not yet" from "cleaned up", for a reader that waits for an absent entry. Costs one GET, rarely two.
@@ -617,83 +599,6 @@ class DeltaLog:
         state.version, state.metadata, state.protocol = entry.version, metadata, protocol
         state.timestamp_ms = max(state.timestamp_ms, entry.timestamp_ms)
         state.txns.update(entry.txns)
-
-    # Replay
-
-    def _replay(self, state: TableState | None, entry: Entry, with_files: bool) -> TableState:
-        metadata = entry.metadata or (state.metadata if state else None)
-        protocol = entry.protocol or (state.protocol if state else None)
-        if metadata is None or protocol is None:
-            msg = f"{self.uri}: entry {entry.version} comes before any metadata; the log is damaged."
-            raise StoreError(msg)
-        if state is None:
-            state = TableState(entry.version, metadata, protocol, {})
-        state.version, state.metadata, state.protocol = entry.version, metadata, protocol
-        state.timestamp_ms = max(state.timestamp_ms, entry.timestamp_ms)
-        state.txns.update(entry.txns)
-        if with_files:
-            state.files.update({add.path: add for add in entry.adds})
-            for path in entry.removes:
-                state.files.pop(path, None)
-                state.tombstones[path] = entry.timestamp_ms
-            for add in entry.adds:
-                state.tombstones.pop(add.path, None)
-        return state
-
-    def _load_checkpoint(self, with_files: bool) -> tuple[TableState | None, int]:
-        version = self.checkpoint_version()
-        if version is None:
-            return None, 0
-        try:
-            return self._read_checkpoint(version, with_files), version + 1
-        except FileNotFoundError:
-            return None, 0  # a hint whose checkpoint is gone: an older one is found by listing if entry 0 is gone too
-
-    def _checkpoints_by_listing(self) -> list[int]:
-        found: set[int] = set()
-        for info in self.store.list(f"{self.table}/_delta_log"):
-            name = info.path.rpartition("/")[2]
-            if ".checkpoint." in name and name[:20].isdigit():
-                found.add(int(name[:20]))
-        return sorted(found, reverse=True)
-
-    def _read_checkpoint(self, version: int, with_files: bool) -> TableState:
-        """The state in a classic checkpoint, of one part or several (protocol, "Checkpoints")."""
-        prefix = f"{self.table}/_delta_log/{version:020d}.checkpoint"
-        try:
-            parts = [self.store.get(f"{prefix}.parquet")]
-        except FileNotFoundError:
-            names = [i.path for i in self.store.list(f"{self.table}/_delta_log") if i.path.startswith(prefix)]
-            if not names:
-                raise
-            parts = [self.store.get(name) for name in sorted(names)]
-        state: dict[str, Any] = {}
-        txns: dict[str, int] = {}
-        files: dict[str, Add] = {}
-        tombstones: dict[str, int] = {}
-        for data in parts:
-            table = records.decode(data)
-            for kind in ("metaData", "protocol", "txn", *(("add", "remove") if with_files else ())):
-                if kind not in table.column_names:
-                    continue
-                for row in table.column(kind).to_pylist():
-                    if row is None:
-                        continue
-                    if kind == "txn":
-                        txns[row["appId"]] = row["version"]
-                    elif kind == "add":
-                        path = unquote(row["path"])
-                        files[path] = Add(path, row["size"], None, row["modificationTime"] or 0)
-                    elif kind == "remove":
-                        tombstones[unquote(row["path"])] = row.get("deletionTimestamp") or 0
-                    else:
-                        state[kind] = row
-        try:
-            metadata, protocol = metadata_of(state["metaData"]), protocol_of(state["protocol"])
-        except KeyError as error:
-            msg = f"{self.uri}: checkpoint {version} lacks {error}; it is damaged or of version 2."
-            raise StoreError(msg) from None
-        return TableState(version, metadata, protocol, txns, files=files, tombstones=tombstones)
 
 
 def read_pool() -> ThreadPoolExecutor:

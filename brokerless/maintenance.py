@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Iterator, Sequence
 
-    from brokerless.log import TableState
+    from brokerless.replay import TableState
     from brokerless.store import ObjectInfo, Store
 
 CHECKPOINT_EVERY: Final = 100

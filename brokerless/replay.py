@@ -1,0 +1,117 @@
+"""What a table's log says, replayed: the state that entries and checkpoints add up to. Nothing here writes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from brokerless import records
+from brokerless.entries import Add, Entry, Metadata, Protocol, metadata_of, protocol_of
+from brokerless.errors import StoreError
+
+if TYPE_CHECKING:
+    from brokerless.store import Store
+
+
+@dataclass(slots=True)
+class TableState:
+    """What a writer must know of a table: everything that entries up to ``version`` say, but for its files."""
+
+    version: int
+    metadata: Metadata
+    protocol: Protocol
+    txns: dict[str, int]
+    timestamp_ms: int = 0
+    files: dict[str, Add] = field(default_factory=dict)
+    """Live files; filled only when asked for."""
+    tombstones: dict[str, int] = field(default_factory=dict)
+    """Removed files and when (epoch milliseconds), as far as the log still knows them; filled with ``files``."""
+
+
+def replayed(state: TableState | None, entry: Entry, *, uri: str, with_files: bool) -> TableState:
+    """The state after an entry, without any check of whether this kit can handle it. ``state`` itself is changed.
+
+    Raises:
+        StoreError: the first entry has no metadata.
+    """
+    metadata = entry.metadata or (state.metadata if state else None)
+    protocol = entry.protocol or (state.protocol if state else None)
+    if metadata is None or protocol is None:
+        msg = f"{uri}: entry {entry.version} comes before any metadata; the log is damaged."
+        raise StoreError(msg)
+    if state is None:
+        state = TableState(entry.version, metadata, protocol, {})
+    state.version, state.metadata, state.protocol = entry.version, metadata, protocol
+    state.timestamp_ms = max(state.timestamp_ms, entry.timestamp_ms)
+    state.txns.update(entry.txns)
+    if with_files:
+        state.files.update({add.path: add for add in entry.adds})
+        for path in entry.removes:
+            state.files.pop(path, None)
+            state.tombstones[path] = entry.timestamp_ms
+        for add in entry.adds:
+            state.tombstones.pop(add.path, None)
+    return state
+
+
+def checkpoint_hint(store: Store, table: str) -> int | None:
+    """The version that ``_last_checkpoint`` names, or None without it."""
+    try:
+        return int(json.loads(store.get(f"{table}/_delta_log/_last_checkpoint"))["version"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+
+
+def checkpoints_by_listing(store: Store, table: str) -> list[int]:
+    """The versions of all checkpoints that are there, the last one first."""
+    found: set[int] = set()
+    for info in store.list(f"{table}/_delta_log"):
+        name = info.path.rpartition("/")[2]
+        if ".checkpoint." in name and name[:20].isdigit():
+            found.add(int(name[:20]))
+    return sorted(found, reverse=True)
+
+
+def read_checkpoint(store: Store, table: str, version: int, *, with_files: bool) -> TableState | None:
+    """The state in a classic checkpoint, of one part or several (protocol, "Checkpoints"); None if it is not there.
+
+    Raises:
+        StoreError: it is damaged, or of version 2.
+    """
+    prefix = f"{table}/_delta_log/{version:020d}.checkpoint"
+    try:
+        parts = [store.get(f"{prefix}.parquet")]
+    except FileNotFoundError:
+        names = [i.path for i in store.list(f"{table}/_delta_log") if i.path.startswith(prefix)]
+        parts = [store.get(name) for name in sorted(names)]
+    if not parts:
+        return None
+    state: dict[str, Any] = {}
+    txns: dict[str, int] = {}
+    files: dict[str, Add] = {}
+    tombstones: dict[str, int] = {}
+    for data in parts:
+        rows = records.decode(data)
+        for kind in ("metaData", "protocol", "txn", *(("add", "remove") if with_files else ())):
+            if kind not in rows.column_names:
+                continue
+            for row in rows.column(kind).to_pylist():
+                if row is None:
+                    continue
+                if kind == "txn":
+                    txns[row["appId"]] = row["version"]
+                elif kind == "add":
+                    path = unquote(row["path"])
+                    files[path] = Add(path, row["size"], None, row["modificationTime"] or 0)
+                elif kind == "remove":
+                    tombstones[unquote(row["path"])] = row.get("deletionTimestamp") or 0
+                else:
+                    state[kind] = row
+    try:
+        metadata, protocol = metadata_of(state["metaData"]), protocol_of(state["protocol"])
+    except KeyError as error:
+        msg = f"{store.uri}/{table}: checkpoint {version} lacks {error}; it is damaged or of version 2."
+        raise StoreError(msg) from None
+    return TableState(version, metadata, protocol, txns, files=files, tombstones=tombstones)
