@@ -61,7 +61,8 @@ make bench-report
 ```
 
 The first measures and writes a file of results, the second rebuilds this page from all of them. The exit code of the
-first is 0 only if every run was clean.
+first is 0 only if every run was clean. `python -m benchmarks.capacity` measures how fast a backlog is drained and what
+it costs to do nothing.
 
 ## What is measured
 
