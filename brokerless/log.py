@@ -201,7 +201,7 @@ class DeltaLog:
         state = None if hint is None else read_checkpoint(self.store, self.table, hint, with_files=with_files)
         state = self._replay(state, with_files)
         if state is None:
-            # No checkpoint by the hint and no entry 0: a log that was cleaned up behind a lost hint, or no table at all.
+            # No checkpoint by the hint and no entry 0: cleaned up behind a lost hint, or no table at all.
             for version in checkpoints_by_listing(self.store, self.table):
                 state = read_checkpoint(self.store, self.table, version, with_files=with_files)
                 if state is not None:
