@@ -138,20 +138,23 @@ def _drain(spec: Spec, settings: Settings, cores: int) -> dict[str, Any]:
     store, output = open_store(settings), f"{OUTPUT}-{cores}"
     create_topic(store, output, Schema.parse("timestamp double, message string"))
     begun = time.monotonic()
-    with _cores(cores):
-        arguments = ["--once", "--json", "--output", output, "--name", f"drain-{cores}"]
-        job = start_job("timezone-etl", settings, arguments, stdout=subprocess.DEVNULL)
-    watch = Watch({"pipeline": job.pid}).start()
-    try:
-        code = job.wait()
-    finally:
-        end_group(job)
+    with tempfile.TemporaryFile("w+") as log:
+        with _cores(cores):
+            arguments = ["--once", "--json", "--output", output, "--name", f"drain-{cores}"]
+            job = start_job("timezone-etl", settings, arguments, stdout=subprocess.DEVNULL, stderr=log)
+        watch = Watch({"pipeline": job.pid}).start()
+        try:
+            code = job.wait()
+        finally:
+            end_group(job)
+        log.seek(0)
+        said = log.read()[-2000:]
     seconds = time.monotonic() - begun
     used_s = watch.stop().cpu_s["pipeline"]
     commits = [
         (e.timestamp_ms, sum(a.rows or 0 for a in e.adds)) for e in DeltaLog(store, output).read_from(0) if e.adds
     ]
-    problems = _problems(spec, settings, output) if code == 0 else [f"the job ended with {code}"]
+    problems = _problems(spec, settings, output) if code == 0 else [f"the job ended with {code}: {said}"]
     took_s = (commits[-1][0] - commits[0][0]) / 1000 if commits else 0.0
     # The first commit's rows were computed before it.
     rate = sum(rows for _, rows in commits[1:]) / took_s if took_s else 0.0
