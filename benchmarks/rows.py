@@ -88,7 +88,8 @@ def collapse(runs: Iterable[Result]) -> list[Row]:
 def comparable(rows: Sequence[Row]) -> list[Row]:
     """The measured rows under the conditions that most peers have in common, one for each peer, rate and hops.
 
-    Of several that qualify, such as a short and a long run, the one with most repeats stays, then the latest.
+    Of several that qualify, such as a short and a long run, the one stays whose length most peers share at that rate: a
+    run that was warm for longer is no match for one that was not. Then the one with most repeats, then the latest.
     """
     measured = [row for row in rows if not row.one.published]
     if not measured:
@@ -96,11 +97,16 @@ def comparable(rows: Sequence[Row]) -> list[Row]:
     peers = Counter(conditions for _, conditions in {(row.one.peer, _conditions(row)) for row in measured})
     sizes = Counter(_conditions(row) for row in measured)
     chosen = max(peers, key=lambda conditions: (peers[conditions], sizes[conditions], str(conditions)))
+    qualified = [row for row in measured if _conditions(row) == chosen]
+    shared = Counter(length for _, length in {(row.one.peer, _length(row)) for row in qualified})
+
+    def rank(row: Row) -> tuple[Any, ...]:
+        return shared[_length(row)], len(row.runs), max(run.started for run in row.runs)
+
     best: dict[tuple[str, int, int], Row] = {}
-    for row in measured:
-        if _conditions(row) == chosen:
-            key = (row.one.peer, row.one.rate, row.one.hops)
-            best[key] = max(best.get(key, row), row, key=lambda r: (len(r.runs), max(run.started for run in r.runs)))
+    for row in qualified:
+        key = (row.one.peer, row.one.rate, row.one.hops)
+        best[key] = max(best.get(key, row), row, key=rank)
     return sorted(best.values(), key=_order)
 
 
@@ -112,6 +118,10 @@ def common_rate(rows: Sequence[Row]) -> int | None:
 
 def _conditions(row: Row) -> tuple[Any, ...]:
     return tuple(getattr(row.one, name) for name in _COMPARABLE)
+
+
+def _length(row: Row) -> tuple[Any, ...]:
+    return row.one.rate, row.one.hops, row.one.seconds, row.one.warm_up_s
 
 
 def _order(row: Row) -> tuple[Any, ...]:

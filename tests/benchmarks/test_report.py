@@ -184,6 +184,12 @@ def test_of_rows_that_qualify_the_most_repeated_is_compared_then_the_latest() ->
     assert [r.one.p50_s for r in comparable([*later, *once])] == [0.4]
 
 
+def test_a_run_is_compared_at_the_length_that_most_peers_share() -> None:
+    short = {"seconds": 45.0, "warm_up_s": 20.0}
+    rows = collapse([result(**short), result("kafka", **short), result(p50=0.1, started="2027", seconds=1200.0)])
+    assert {(row.one.peer, row.one.seconds) for row in comparable(rows)} == {("brokerless", 45.0), ("kafka", 45.0)}
+
+
 def test_the_common_rate_is_that_of_most_peers_and_the_lower_of_two() -> None:
     assert common_rate(collapse(MANY.runs)) == 10_000
     assert common_rate(collapse([result(rate=70_000), result(rate=30_000)])) == 30_000
