@@ -16,16 +16,14 @@ import shlex
 import signal
 import sys
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, get_args
 
 from benchmarks import measure
 from benchmarks.peers import PEERS, load
 from benchmarks.run import Outcome, run
-from benchmarks.session import Session, git_commit, machine, versions
+from benchmarks.session import Session
 from benchmarks.spec import MAX_PRODUCERS, Backend, Pacing, Spec
-from brokerless import cost
 from brokerless.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -48,16 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     specs = list(plan(args, parser))
     # An end by signal must end the servers and Spark, too: as an exception it unwinds what they were started under.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    session = Session(
-        name=args.name,
-        title=args.title,
-        command="python -m benchmarks " + shlex.join(sys.argv[1:] if argv is None else argv),
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
-        machine=machine(),
-        versions=versions(),
-        prices={"as_of": cost.AS_OF.isoformat(), "region": cost.REGION},
-        git=git_commit(),
-    )
+    command = "python -m benchmarks " + shlex.join(sys.argv[1:] if argv is None else argv)
+    session = Session.begin(args.name, args.title, command)
     progress = _Progress(specs, quiet=args.json)
     counted: dict[Spec, Outcome] = {}
     for number, (spec, repeat) in enumerate(specs):

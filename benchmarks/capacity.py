@@ -18,7 +18,6 @@ import tempfile
 import threading
 import time
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,7 +27,7 @@ from benchmarks.counting import CountingProxy
 from benchmarks.peers.base import ROLES, Site
 from benchmarks.peers.kit import Brokerless, KitReceiver, KitSender
 from benchmarks.run import object_store
-from benchmarks.session import RESULTS, Session, Table, git_commit, machine, versions
+from benchmarks.session import RESULTS, Session, Table
 from benchmarks.spec import OUTPUT, ZONES, Spec
 from benchmarks.watch import Watch
 from brokerless import cost
@@ -66,16 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--name", default="capacity", help="of the results file")
     add("--out", type=Path, default=RESULTS, help="folder of the results file")
     args = parser.parse_args(argv)
-    session = Session(
-        name=args.name,
-        title="Backlog and idle",
-        command="python -m benchmarks.capacity " + shlex.join(sys.argv[1:] if argv is None else argv),
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
-        machine=machine(),
-        versions=versions(),
-        prices={"as_of": cost.AS_OF.isoformat(), "region": cost.REGION},
-        git=git_commit(),
-    )
+    command = "python -m benchmarks.capacity " + shlex.join(sys.argv[1:] if argv is None else argv)
+    session = Session.begin(args.name, "Backlog and idle", command)
     Brokerless.prepare(default_cache())
     clean = True
     if args.messages:

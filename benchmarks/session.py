@@ -10,11 +10,13 @@ import os
 import platform
 import subprocess
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.result import Result
+from brokerless import cost
 
 RESULTS: Final = Path(__file__).parent / "results"
 
@@ -67,6 +69,20 @@ class Session:
     runs: list[Result] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    @classmethod
+    def begin(cls, name: str, title: str, command: str) -> Session:
+        """A session that begins now, here."""
+        return cls(
+            name=name,
+            title=title,
+            command=command,
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+            machine=machine(),
+            versions=versions(),
+            prices={"as_of": cost.AS_OF.isoformat(), "region": cost.REGION},
+            git=git_commit(),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """As kept in ``benchmarks/results``."""
