@@ -182,7 +182,8 @@ def _java() -> Check:
 
 def _loopback() -> Check:
     """Spark, its workers and the local server all talk by way of the loopback interface."""
-    from brokerless.local.server import HOST, free_port, status
+    from brokerless.local.background import status
+    from brokerless.local.server import HOST, free_port
 
     try:
         port = free_port()

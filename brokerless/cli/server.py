@@ -14,7 +14,8 @@ from brokerless.settings import STATE_DIR_ENV, Settings
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from brokerless.local.server import ServerState
+    from brokerless.local.background import ServerState
+    from brokerless.local.server import Kind
 
 
 def register(app: typer.Typer) -> None:
@@ -64,16 +65,16 @@ def up(
     """
     options = common(ctx, profile, root, as_json)
     from brokerless.errors import ConfigError
-    from brokerless.local import server
+    from brokerless.local import background
 
     if options.profile == "aws":
         msg = "'brokerless up' starts a server on this machine; the profile aws has none. Leave --profile out."
         raise ConfigError(msg)
     environ = environment()
-    kind: server.Kind = "minio" if minio or options.profile == "minio" else "embedded"
+    kind: Kind = "minio" if minio or options.profile == "minio" else "embedded"
     if not options.as_json:
         say(f"Starting {'MinIO' if kind == 'minio' else 'the embedded S3 server'} ...")
-    state = server.up(state_dir(), kind=kind, port=port, environ=environ)
+    state = background.up(state_dir(), kind=kind, port=port, environ=environ)
     # The server just started is meant, whatever endpoint the environment names.
     environ |= {"AWS_ENDPOINT_URL_S3": state.endpoint}
     settings = Settings.load(profile=kind, root=options.root, environ=environ)
@@ -92,9 +93,9 @@ def down(
 ) -> None:
     """Stop the server that 'brokerless up' started. Its data stays."""
     options = common(ctx, profile, root, as_json)
-    from brokerless.local import server
+    from brokerless.local import background
 
-    stopped = server.down(state_dir())
+    stopped = background.down(state_dir())
     if options.as_json:
         print_json({"stopped": None if stopped is None else _as_dict(stopped)})
     else:
@@ -106,9 +107,9 @@ def status(
 ) -> None:
     """Show the server that 'brokerless up' started; exit 1 if there is none."""
     options = common(ctx, profile, root, as_json)
-    from brokerless.local import server
+    from brokerless.local import background
 
-    state = server.status(state_dir())
+    state = background.status(state_dir())
     if options.as_json:
         print_json({"running": state is not None, **({} if state is None else _as_dict(state))})
     elif state is None:

@@ -27,6 +27,7 @@ from brokerless.admin import create_dead_letters, create_topic
 from brokerless.clock import SYSTEM, Clock
 from brokerless.errors import BrokerlessError, PipelineError
 from brokerless.export import Exported, export_topic
+from brokerless.local import background
 from brokerless.local import server as servers
 from brokerless.local.example import NEW_YORK, PARIS, UNIFIED, ZoneMessage, input_schema, unified_schema, zone_messages
 from brokerless.local.jobs import start_job, stop_job
@@ -124,7 +125,7 @@ def demo_place(
         ConfigError: no server can be started.
     """
     with contextlib.ExitStack() as stack:
-        running = servers.status(state_dir)
+        running = background.status(state_dir)
         given = bool(environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL"))
         access_key = environ.get(servers.ACCESS_KEY_ENV) or environ.get("AWS_ACCESS_KEY_ID") or "brokerless"
         secret_key = environ.get(servers.SECRET_KEY_ENV) or environ.get("AWS_SECRET_ACCESS_KEY") or "brokerless"
@@ -135,7 +136,7 @@ def demo_place(
         elif running is not None and running.kind == profile:
             endpoint = running.endpoint
         elif keep and (profile == "embedded" or servers.find_minio(environ) is not None):
-            endpoint = servers.up(state_dir, kind=profile, environ=environ).endpoint
+            endpoint = background.up(state_dir, kind=profile, environ=environ).endpoint
         else:
             if profile == "embedded":
                 started = servers.start_embedded(state_dir / "s3")

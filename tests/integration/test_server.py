@@ -19,17 +19,14 @@ from obstore.exceptions import AlreadyExistsError, PermissionDeniedError
 from obstore.store import S3Store
 
 from brokerless.errors import ConfigError
-from brokerless.local import server
+from brokerless.local import background, server
+from brokerless.local.background import down, read_state, status, up
 from brokerless.local.server import (
     LocalServer,
-    down,
     find_minio,
     free_port,
-    read_state,
     start_embedded,
     start_minio,
-    status,
-    up,
 )
 
 if TYPE_CHECKING:
@@ -39,7 +36,7 @@ BUCKET = "objects"
 
 
 def alive(pid: int | None) -> bool:
-    return pid is not None and server._process_start(pid) is not None
+    return pid is not None and background._process_start(pid) is not None
 
 
 def wait_until_dead(pid: int) -> None:
@@ -248,7 +245,7 @@ class TestUpDown:
         assert not (state_dir / "server.json").exists()
 
     def test_survives_the_process_that_started_it(self, state_dir: Path) -> None:
-        script = f"import pathlib; from brokerless.local.server import up; up(pathlib.Path({str(state_dir)!r}))"
+        script = f"import pathlib; from brokerless.local.background import up; up(pathlib.Path({str(state_dir)!r}))"
         subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
         running = status(state_dir)
         assert running is not None
@@ -273,7 +270,7 @@ class TestUpDown:
         first = up(state_dir)
         os.kill(first.pid, signal.SIGSTOP)
         assert status(state_dir) is None
-        monkeypatch.setattr(server, "_UP_GRACE_S", 0.2)
+        monkeypatch.setattr(background, "_UP_GRACE_S", 0.2)
         second = up(state_dir)
         assert second.pid != first.pid
         assert not alive(first.pid)
@@ -289,8 +286,8 @@ class TestUpDown:
         def fail(*args: object) -> None:
             raise OSError("no room for the state")
 
-        monkeypatch.setattr(server, "start_embedded", start)
-        monkeypatch.setattr(server, "write_state", fail)
+        monkeypatch.setattr(background, "start_embedded", start)
+        monkeypatch.setattr(background, "write_state", fail)
         with pytest.raises(OSError, match="no room for the state"):
             up(state_dir)
         assert started[0].pid is None

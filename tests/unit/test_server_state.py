@@ -16,21 +16,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from brokerless.errors import ConfigError
-from brokerless.local import server
+from brokerless.local import background, server
+from brokerless.local.background import ServerState, clear_state, down, read_state, status, up, write_state
 from brokerless.local.server import (
-    ServerState,
-    clear_state,
-    down,
     find_minio,
     free_port,
     minio_server,
-    read_state,
     start_embedded,
     start_minio,
     start_minio_compose,
-    status,
-    up,
-    write_state,
 )
 
 if TYPE_CHECKING:
@@ -122,12 +116,12 @@ class TestRecycledPid:
 
 def test_process_start_is_stable_and_ends_with_the_process() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    first = server._process_start(child.pid)
+    first = background._process_start(child.pid)
     assert first is not None
-    assert server._process_start(child.pid) == first
-    assert server._process_start(os.getpid()) != first
+    assert background._process_start(child.pid) == first
+    assert background._process_start(os.getpid()) != first
     child.communicate(b"\n")
-    assert server._process_start(child.pid) is None
+    assert background._process_start(child.pid) is None
 
 
 def test_down_and_status_of_nothing(tmp_path: Path) -> None:
@@ -188,7 +182,7 @@ class TestRefusals:
         binary = executable(tmp_path / "minio", f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 60\n")
         with pytest.raises(ConfigError, match="did not answer"):
             start_minio(tmp_path / "d", access_key="abc", secret_key="12345678", binary=binary)
-        assert server._process_start(int((tmp_path / "pid").read_text())) is None
+        assert background._process_start(int((tmp_path / "pid").read_text())) is None
 
     def test_disk_full_at_the_start_of_the_server(self, tmp_path: Path) -> None:
         binary = executable(tmp_path / "minio", "#!/bin/sh\necho 'write: No space left on device'; exit 1\n")
