@@ -1,16 +1,282 @@
-"""Latency as a histogram with fixed bounds, so that those of batches, tasks and hosts add up. Standard library only.
+"""What is measured: each metric's name, unit, dimension, meaning and alarm, once. Standard library only.
 
-Percentiles of a sum are those of all its rows; averages of percentiles are not, so nothing here computes them.
+Whoever emits a metric takes it from here; dashboard, alarms and ``docs/metrics.md`` are made from ``METRICS``. A metric
+has one dimension, because each combination of values is billed as a metric of its own.
+
+Latency is a histogram with fixed bounds, so that those of batches, tasks and hosts add up. Percentiles of a sum are
+those of all its rows; averages of percentiles are not, so nothing here computes them. CloudWatch keeps percentiles if
+it is sent values with counts (``Datum``), for any number of messages in one call.
 """
 
 from __future__ import annotations
 
 import math
+import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+
+Unit = Literal["Count", "Seconds", "Bytes", "None"]
+"""As CloudWatch names them."""
+
+Dimension = Literal["Topic", "Pipeline", "Stage"]
+
+Row = Literal["latency", "throughput", "lag", "errors", "cost"]
+"""Where on the dashboard."""
+
+NAMESPACE: Final = "Brokerless"
+"""Of all stages; a stage's metrics are in ``Brokerless/<stage>``, so that a policy can tell them apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """When somebody should look.
+
+    Attributes:
+        statistic: as CloudWatch spells it: ``Sum``, ``Maximum``, ``p99``.
+        above: the threshold in the metric's unit; None is the stage's latency objective.
+        below: the alarm is for values below this instead.
+        minutes: for so many minutes in a row.
+        missing: whether no data is alarming, too.
+        page: whether it wakes somebody; otherwise it is for the morning.
+        why: what it means, in one sentence. ``docs/runbook.md`` has a section with the metric's name.
+    """
+
+    why: str
+    statistic: str = "Sum"
+    above: float | None = 0.0
+    below: float | None = None
+    minutes: int = 5
+    missing: bool = False
+    page: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric.
+
+    Attributes:
+        name: as in CloudWatch.
+        statistics: those that say something, for the dashboard.
+        emitter: who sends it: ``producers``, ``pipeline``, ``controller``, ``canary`` or ``maintenance``.
+        help: what it is, in one sentence.
+    """
+
+    name: str
+    unit: Unit
+    dimension: Dimension
+    statistics: tuple[str, ...]
+    row: Row
+    emitter: Literal["producers", "pipeline", "controller", "canary", "maintenance"]
+    help: str
+    alarm: Alarm | None = None
+
+
+_PERCENTILES: Final = ("p50", "p95", "p99")
+
+PRODUCED_MESSAGES: Final = Metric(
+    "ProducedMessages", "Count", "Topic", ("Sum",), "throughput", "producers", "Messages committed to a topic."
+)
+PRODUCE_LATENCY: Final = Metric(
+    "ProduceLatency",
+    "Seconds",
+    "Topic",
+    _PERCENTILES,
+    "latency",
+    "producers",
+    "From the moment a producer took messages until they were committed: the first hop.",
+)
+COMMIT_CONFLICTS: Final = Metric(
+    "CommitConflicts",
+    "Count",
+    "Topic",
+    ("Sum",),
+    "errors",
+    "producers",
+    "Conditional PUTs that another writer's commit made void, so that they were tried again.",
+    Alarm("Writers fight over one partition; their latency and their bill grow.", above=600, minutes=15, page=False),
+)
+REJECTED_MESSAGES: Final = Metric(
+    "RejectedMessages",
+    "Count",
+    "Topic",
+    ("Sum",),
+    "errors",
+    "producers",
+    "Messages that did not fit a topic and went to its dead-letter topic, or were refused over HTTP.",
+    Alarm("Somebody sends what the topic cannot hold.", page=False),
+)
+
+PIPELINE_MESSAGES: Final = Metric(
+    "PipelineMessages",
+    "Count",
+    "Pipeline",
+    ("Sum",),
+    "throughput",
+    "pipeline",
+    "Messages that a pipeline committed to its output.",
+    Alarm(
+        "The pipeline committed nothing for a quarter of an hour, although the canary sends a message a minute.",
+        above=None,
+        below=1,
+        minutes=15,
+        missing=True,
+    ),
+)
+END_TO_END_LATENCY: Final = Metric(
+    "EndToEndLatency",
+    "Seconds",
+    "Pipeline",
+    _PERCENTILES,
+    "latency",
+    "pipeline",
+    "From ``_produced_at`` until the message was committed to the pipeline's output.",
+    Alarm("Messages arrive later than the objective, and the lag grows.", statistic="p99", above=None),
+)
+BATCH_DURATION: Final = Metric(
+    "BatchDuration",
+    "Seconds",
+    "Pipeline",
+    _PERCENTILES,
+    "latency",
+    "pipeline",
+    "One batch: reading, transforming and, by executors, uploading.",
+)
+COMMIT_LATENCY: Final = Metric(
+    "CommitLatency",
+    "Seconds",
+    "Pipeline",
+    _PERCENTILES,
+    "latency",
+    "pipeline",
+    "One commit of a pipeline: uploading by the driver, and the log entries.",
+)
+LAG_MESSAGES: Final = Metric(
+    "LagMessages",
+    "Count",
+    "Pipeline",
+    ("Maximum",),
+    "lag",
+    "pipeline",
+    "Messages that were waiting behind a batch when it was cut.",
+)
+LAG_SECONDS: Final = Metric(
+    "LagSeconds",
+    "Seconds",
+    "Pipeline",
+    ("Maximum",),
+    "lag",
+    "pipeline",
+    "Age of the newest message that was processed while others waited; 0 when none did.",
+)
+DEAD_LETTERS: Final = Metric(
+    "DeadLetters",
+    "Count",
+    "Pipeline",
+    ("Sum",),
+    "errors",
+    "pipeline",
+    "Messages that a pipeline could not process and kept in its dead-letter topic.",
+    Alarm("The pipeline meets messages that it cannot process. They are kept, with the reason.", page=False),
+)
+S3_REQUESTS: Final = Metric(
+    "S3Requests",
+    "Count",
+    "Pipeline",
+    ("Sum",),
+    "cost",
+    "pipeline",
+    "Requests that the pipeline sent to S3, without those of idle polling since its last batch.",
+)
+USD_PER_MILLION: Final = Metric(
+    "UsdPerMillionMessages",
+    "None",
+    "Pipeline",
+    ("Average",),
+    "cost",
+    "pipeline",
+    "Estimated: the pipeline's requests and its workers, by list price, for a million messages at this minute's rate.",
+)
+
+PIPELINE_RUNNING: Final = Metric(
+    "PipelineRunning",
+    "Count",
+    "Pipeline",
+    ("Minimum",),
+    "errors",
+    "controller",
+    "1 while the pipeline's job runs, 0 while it should and does not; every five minutes and at each change.",
+    Alarm(
+        "The job is not running, or the controller is not.",
+        statistic="Maximum",
+        above=None,
+        below=1,
+        minutes=15,
+        missing=True,
+    ),
+)
+RESTARTS: Final = Metric(
+    "Restarts",
+    "Count",
+    "Pipeline",
+    ("Sum",),
+    "errors",
+    "controller",
+    "Runs that the controller started in place of one that had ended by itself.",
+    Alarm("The job keeps ending and is started again and again.", above=2, minutes=60),
+)
+RUN_FAILURES: Final = Metric(
+    "RunFailures", "Count", "Pipeline", ("Sum",), "errors", "controller", "Runs of the job that failed."
+)
+GAVE_UP: Final = Metric(
+    "GaveUp",
+    "Count",
+    "Pipeline",
+    ("Maximum",),
+    "errors",
+    "controller",
+    "1 while the controller has stopped restarting the job, because it failed too often within an hour.",
+    Alarm("The job is down and stays down until it is deployed anew or reset.", statistic="Maximum"),
+)
+
+CANARY_LATENCY: Final = Metric(
+    "CanaryLatency",
+    "Seconds",
+    "Pipeline",
+    _PERCENTILES,
+    "latency",
+    "canary",
+    "From the sending of the canary's message until a reader saw it in the output: all hops, each minute.",
+)
+CANARY_MISSING: Final = Metric(
+    "CanaryMissing",
+    "Count",
+    "Pipeline",
+    ("Sum",),
+    "errors",
+    "canary",
+    "Canary messages that no reader saw within the time-out.",
+    Alarm("A message went in and did not come out in time.", above=2, minutes=5),
+)
+
+MAINTENANCE_SKIPPED: Final = Metric(
+    "MaintenanceSkipped",
+    "Count",
+    "Stage",
+    ("Sum",),
+    "errors",
+    "maintenance",
+    "Steps of maintenance that could not be done; the log has the reasons.",
+    Alarm("Tables are not kept in order: opening them gets slower, storage grows.", minutes=60, page=False),
+)
+BYTES_REMOVED: Final = Metric(
+    "BytesRemoved", "Bytes", "Stage", ("Sum",), "cost", "maintenance", "What maintenance removed from the bucket."
+)
+
+METRICS: Final = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
+"""All of them, in the order above."""
 
 LATENCY_BOUNDS_S: Final = tuple(round(10 ** (e / 24), 7) for e in range(-72, 73))
 """Upper bounds in seconds, 24 a decade from 1 ms to 1,000 s: a percentile is at most 10 % too high. 145 buckets, fewer
@@ -43,3 +309,54 @@ class Histogram:
             if running >= max(wanted, 1):
                 return bound
         return math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Datum:
+    """Values of one metric since the last time, each with how often it occurred.
+
+    Attributes:
+        of: the dimension's value: which topic, which pipeline.
+    """
+
+    metric: Metric
+    of: str
+    values: tuple[float, ...]
+    counts: tuple[float, ...]
+
+
+class Meter:
+    """Collects what happened, from any thread, until somebody takes it to be sent."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._values: dict[tuple[Metric, str], dict[float, float]] = {}
+
+    def add(self, metric: Metric, of: str, value: float, count: float = 1.0) -> None:
+        """One value, which occurred ``count`` times."""
+        with self._lock:
+            values = self._values.setdefault((metric, of), {})
+            values[value] = values.get(value, 0.0) + count
+
+    def add_histogram(self, metric: Metric, of: str, histogram: Histogram) -> None:
+        """Latencies in seconds; each counts as its bucket's upper bound."""
+        bounds = (*LATENCY_BOUNDS_S, 10 * LATENCY_BOUNDS_S[-1])
+        for bound, count in zip(bounds, histogram.counts, strict=True):
+            if count:
+                self.add(metric, of, bound, count)
+
+    def observe(self, metric: Metric, of: str, seconds: float) -> None:
+        """One latency, rounded up to its bucket's bound: any number of them stays a few values."""
+        self.add(metric, of, next((b for b in LATENCY_BOUNDS_S if seconds <= b), 10 * LATENCY_BOUNDS_S[-1]))
+
+    def take(self) -> list[Datum]:
+        """What was collected since the last call."""
+        with self._lock:
+            taken, self._values = self._values, {}
+        return [Datum(metric, of, tuple(v), tuple(v.values())) for (metric, of), v in taken.items()]
+
+    def put_back(self, data: Iterable[Datum]) -> None:
+        """Returns what could not be sent, to be sent with what comes."""
+        for datum in data:
+            for value, count in zip(datum.values, datum.counts, strict=True):
+                self.add(datum.metric, datum.of, value, count)

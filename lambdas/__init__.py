@@ -1,0 +1,1 @@
+"""One folder a function: ``handler.py`` reads the event, calls the library, answers."""
