@@ -4,16 +4,23 @@ SHELL := /bin/sh
 BIN := .venv/bin
 PROFILE ?= embedded
 ARGS ?=
-LINTED := brokerless glue_jobs benchmarks tests
+STAGE ?= dev
+LINTED := brokerless glue_jobs lambdas infra benchmarks tests
+# The CDK's own processes look for node; .venv has the one that is locked.
+CDK := PATH="$(CURDIR)/$(BIN):$$PATH" CDK_DISABLE_CLI_TELEMETRY=1 node_modules/.bin/cdk
 
-.PHONY: help setup demo test test-all lint types cov bench bench-report up down lock clean
+.PHONY: help setup setup-aws demo test test-all lint types cov bench bench-report up down assets synth diff deploy \
+	destroy deploy-local lock clean
 
 help:
-	@printf 'Targets (PROFILE=%s, ARGS=%s):\n' '$(PROFILE)' '$(ARGS)'
+	@printf 'Targets (PROFILE=%s, STAGE=%s, ARGS=%s):\n' '$(PROFILE)' '$(STAGE)' '$(ARGS)'
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: ## Prepare .venv from requirements.lock (PYTHON=... chooses the interpreter)
 	@scripts/setup
+
+setup-aws: ## The same, and what the AWS side and its tests need (250 MB)
+	@scripts/setup aws
 
 demo: setup ## Run the example end to end (PROFILE=embedded or minio)
 	@$(BIN)/brokerless demo --profile $(PROFILE) $(ARGS)
@@ -27,11 +34,11 @@ test-all: lint types ## The same with the slow tests
 	@$(BIN)/coverage erase
 	$(BIN)/python -m pytest --cov $(ARGS)
 
-lint: setup ## Style and formatting, by ruff
+lint: setup-aws ## Style and formatting, by ruff
 	$(BIN)/ruff check $(wildcard $(LINTED))
 	$(BIN)/ruff format --check $(wildcard $(LINTED))
 
-types: setup ## Types, by mypy in strict mode
+types: setup-aws ## Types, by mypy in strict mode
 	$(BIN)/mypy
 
 cov: setup ## Line coverage of the last test run, file by file
@@ -49,12 +56,33 @@ up: setup ## Start the local S3 server in the background
 down: setup ## Stop it
 	@$(BIN)/brokerless down
 
-lock: setup ## Resolve requirements.lock anew from pyproject.toml (installs uv into .venv)
+assets: setup-aws ## Build what is deployed: function packages, wheels, job archives (cached under build/)
+	@$(BIN)/python -m infra.assets
+
+synth: assets ## CloudFormation templates of STAGE into cdk.out; needs no AWS account and no network
+	@$(CDK) synth --quiet -c stage=$(STAGE) $(ARGS)
+
+diff: assets ## What a deployment of STAGE would change
+	@$(CDK) diff -c stage=$(STAGE) $(ARGS)
+
+deploy: assets ## Deploy STAGE to the AWS account of your credentials
+	@$(CDK) deploy --all -c stage=$(STAGE) $(ARGS)
+
+destroy: setup-aws ## Remove STAGE; what its configuration retains (data, in prod) stays
+	@$(CDK) destroy --all -c stage=$(STAGE) $(ARGS)
+
+deploy-local: assets ## Deploy to an emulator on this machine, use it, update it, destroy it: the whole path, no account
+	@$(BIN)/python -m infra.local $(ARGS)
+
+lock: setup ## Resolve both lock files anew from pyproject.toml (installs uv into .venv)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	$(BIN)/uv pip compile --quiet pyproject.toml --extra dev --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-annotate --no-header --output-file requirements.lock
+	$(BIN)/uv pip compile --quiet pyproject.toml --extra dev-aws --universal --python-version 3.11 \
+		--generate-hashes --no-emit-index-url --no-annotate --no-header --constraints requirements.lock \
+		--output-file requirements-aws.lock
 
 clean: ## Remove .venv, caches, build results and the local server's data
 	@if [ -x $(BIN)/brokerless ]; then $(BIN)/brokerless down >/dev/null 2>&1 || true; fi
-	rm -rf .venv .brokerless .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf .venv node_modules cdk.out .brokerless .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

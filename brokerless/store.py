@@ -29,11 +29,20 @@ from brokerless.errors import AccessDenied, BucketNotFound, ConfigError, StoreEr
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from obstore.auth.boto3 import Boto3CredentialProvider
     from obstore.store import ClientConfig, ObjectStore, RetryConfig, S3Config
 
     from brokerless.settings import Settings
 
 REQUEST_TIMEOUT_S: Final = 10.0
+_NATIVE_CHAIN: Final = {
+    "AWS_ACCESS_KEY_ID",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+}
+"""With one of these in the environment (Lambda, ECS, EKS) the object store finds credentials by itself."""
+
 RETRY_TIMEOUT_S: Final = 30.0
 _RETRY: Final[RetryConfig] = {
     "max_retries": 12,
@@ -219,15 +228,43 @@ def _client(settings: Settings, retry: RetryConfig) -> ObjectStore:
     if parts.scheme != "s3":
         return from_url(settings.root, client_options=client, retry_config=retry)
     config: S3Config = {"region": settings.region}
+    provider = None
     if settings.endpoint:
         config |= {"endpoint": settings.endpoint, "virtual_hosted_style_request": False}
     if settings.access_key and settings.secret_key:
         config |= {"access_key_id": settings.access_key, "secret_access_key": settings.secret_key}
         if settings.session_token:
             config["session_token"] = settings.session_token
+    elif not _NATIVE_CHAIN & os.environ.keys():
+        provider = _boto3_credentials()
     return S3Store(
-        parts.netloc, prefix=parts.path.strip("/") or None, config=config, client_options=client, retry_config=retry
+        parts.netloc,
+        prefix=parts.path.strip("/") or None,
+        config=config,
+        client_options=client,
+        retry_config=retry,
+        credential_provider=provider,
     )
+
+
+def _boto3_credentials() -> Boto3CredentialProvider | None:
+    """Where the environment names no credentials, those that the AWS command line would take (files, SSO, a role).
+
+    Glue's workers get theirs in a way that only AWS's own libraries promise to know. Without boto3, or if it finds
+    none, the object store's own chain is left, which asks the machine.
+    """
+    try:
+        from botocore.exceptions import BotoCoreError
+        from obstore.auth.boto3 import Boto3CredentialProvider
+    except ImportError:
+        return None
+    try:
+        return Boto3CredentialProvider()
+    except ValueError:
+        return None
+    except BotoCoreError as error:
+        msg = f"No usable AWS credentials: {error} Check AWS_PROFILE and the files in ~/.aws."
+        raise ConfigError(msg) from error
 
 
 def create_bucket(settings: Settings) -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from brokerless.spark.delta import DeltaStream
     from brokerless.spark.sink import BatchReport, Stream
+    from brokerless.spark.telemetry import PipelineMeter
 
 STOP_WITHIN_S = 8.0
 """How long a stop waits for the running batch; with Spark's own end it stays below 10 s."""
@@ -115,7 +116,14 @@ def ensure_dead_letters(settings: Settings, output: str, topics: Sequence[str]) 
     create_dead_letters(store, output, [describe_topic(store, topic).schema for topic in topics])
 
 
-def run(stream: Stream | DeltaStream, *, once: bool = False, as_json: bool = False, out: TextIO | None = None) -> None:
+def run(
+    stream: Stream | DeltaStream,
+    *,
+    once: bool = False,
+    as_json: bool = False,
+    out: TextIO | None = None,
+    meter: PipelineMeter | None = None,
+) -> None:
     """Runs a started pipeline to its end, with a line of progress each second.
 
     Ends when ``once`` has processed what was there, on SIGTERM or SIGINT (after the running batch), or by an error.
@@ -126,6 +134,7 @@ def run(stream: Stream | DeltaStream, *, once: bool = False, as_json: bool = Fal
         once: end when nothing is left.
         as_json: progress as JSON lines on ``out``; otherwise text, rewritten in place on a terminal.
         out: standard error by default, standard output for JSON.
+        meter: gets what the batches did, too.
 
     Raises:
         BrokerlessError: what stopped the pipeline.
@@ -143,10 +152,10 @@ def run(stream: Stream | DeltaStream, *, once: bool = False, as_json: bool = Fal
         totals = [0, 0]
         while not stopping.wait(max(0.0, 1.0 - (time.monotonic() - begun))):
             now = time.monotonic()
-            _show(stream.drain(), now - begun, totals, as_json=as_json, out=out)
+            _show(_drained(stream, meter), now - begun, totals, as_json=as_json, out=out)
             begun = now
         stream.stop(STOP_WITHIN_S)
-        _show(stream.drain(), time.monotonic() - begun, totals, as_json=as_json, out=out)
+        _show(_drained(stream, meter), time.monotonic() - begun, totals, as_json=as_json, out=out)
     if as_json:
         _print_json(out, event="stopped", pipeline=stream.name, rows=totals[0], dead_letters=totals[1])
     elif out.isatty():
@@ -157,6 +166,13 @@ def run(stream: Stream | DeltaStream, *, once: bool = False, as_json: bool = Fal
     cause = stream.query.exception()
     if cause is not None and "_StoppingError" not in str(cause):
         raise named_error(str(cause)) from cause
+
+
+def _drained(stream: Stream | DeltaStream, meter: PipelineMeter | None) -> list[BatchReport]:
+    reports = stream.drain()
+    if meter is not None:
+        meter.record(reports)
+    return reports
 
 
 @contextmanager

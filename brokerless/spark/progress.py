@@ -12,7 +12,7 @@ letters of such a batch are skipped as a whole. No row needs to be told from ano
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from brokerless.topics import split_table
@@ -58,6 +58,7 @@ class SourceOffset:
         born: where inputs begin that were deleted and created again: what comes before is another topic's.
         rows: messages up to ``at``, counted from the beginning of this run.
         seen: messages that the source knew of when it cut the batch, counted likewise; the difference is the lag.
+        asked: S3 requests of source and tasks by kind (``cost.RequestKind``), counted likewise.
     """
 
     at: Position
@@ -65,10 +66,11 @@ class SourceOffset:
     born: Position
     rows: int
     seen: int
+    asked: dict[str, int] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, object]:
         """As Spark wants it."""
-        return {"at": self.at, "since": self.since, "born": self.born, "rows": self.rows, "seen": self.seen}
+        return asdict(self)
 
     @classmethod
     def of(cls, values: Mapping[str, object] | str) -> SourceOffset:

@@ -24,6 +24,7 @@ import shutil
 import threading
 import time
 import uuid
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -85,6 +86,7 @@ class BatchReport:
         compute_s: reading, transforming and, by executors, uploading.
         commit_s: uploading by the driver, and the log entries.
         latency: ages of the output's rows when they were committed (by executors: uploaded).
+        requests: to S3 since the batch before, by kind: the source's, with its polling, the tasks' and the driver's.
     """
 
     batch_id: int
@@ -95,6 +97,7 @@ class BatchReport:
     commit_s: float
     by: Literal["driver", "executors"]
     latency: Histogram
+    requests: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -213,7 +216,7 @@ class _Sink:
         self._name = name
         self._settings = settings
         self._executor_rows = executor_rows
-        self._store: Store = open_store(settings)
+        self._store = open_store(settings)
         self._schema = describe_topic(self._store, table).schema
         _check_columns(df, self._schema, table)
         _check_stateless(df)
@@ -227,6 +230,7 @@ class _Sink:
         self.error: BrokerlessError | None = None
         self._running = threading.Lock()
         self._closed = False
+        self._counted: Counter[str] = Counter()
         for output in self._outputs():
             output.claim()
 
@@ -291,9 +295,18 @@ class _Sink:
                 commit_s=ended - computed,
                 by="driver" if by_driver else "executors",
                 latency=latency,
+                requests=self._requests(offset, 0 if by_driver else len(result.good.adds) + len(letters.adds)),
             )
         )
         del self.reports[:-10_000]
+
+    def _requests(self, offset: SourceOffset, uploads: int) -> dict[str, int]:
+        """What was asked of S3 since the last report; executors count theirs nowhere, but each object is one PUT."""
+        total = Counter(offset.asked) + Counter(self._store.requests)
+        new = total - self._counted
+        self._counted = total
+        new["PUT"] += uploads
+        return dict(new)
 
     def _range(self, batch_id: int) -> tuple[Position, SourceOffset, int]:
         """A batch's start, end and rows, from the scratch checkpoint's offset log, which Spark wrote before it."""

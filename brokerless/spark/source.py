@@ -125,6 +125,7 @@ class Reader(DataSourceStreamReader):
         self._last: SourceOffset | None = None
         self._target: Position = {}
         self._until: Position | None = None
+        self._files = 0  # that all batches of this run hold; a task reads each by one GET
         self._pool: ThreadPoolExecutor | None = None
 
     # In the planner process
@@ -245,11 +246,16 @@ class Reader(DataSourceStreamReader):
                     rows_left -= commit.rows
                     bytes_left -= commit.size
                     files_left -= len(commit.files)
+                    self._files += len(commit.files)
         if at == last.at:
             return last
         done = last.rows + rows
         seen = done + sum(commit.rows for queue in queues.values() for commit in queue)
-        return replace(last, at=at, rows=done, seen=seen)
+        return replace(last, at=at, rows=done, seen=seen, asked=self._asked())
+
+    def _asked(self) -> dict[str, int]:
+        asked = store_of(_option(self._options, "settings")).requests
+        return {**asked, "GET": asked.get("GET", 0) + self._files}
 
     def _end(self, table: str) -> int | None:
         return None if self._until is None else self._until[table]

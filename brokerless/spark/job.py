@@ -1,0 +1,110 @@
+"""What every job file shares: arguments, wiring, start, and errors as exit codes.
+
+A job is its transform and its defaults; the same file runs on Glue 6.0, on EMR Serverless, under ``spark-submit`` and
+on a laptop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from brokerless.errors import BrokerlessError, ConfigError, UsageError
+from brokerless.settings import Settings
+from brokerless.spark import EXECUTOR_ROWS, ensure_dead_letters, read_stream, run, spark_session, write_stream
+from brokerless.spark.telemetry import PipelineMeter, published
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyspark.sql import DataFrame
+
+    from brokerless.spark.delta import DeltaStream
+    from brokerless.spark.sink import Stream
+
+
+def run_job(
+    transform: Callable[[DataFrame], DataFrame],
+    argv: Sequence[str] | None = None,
+    *,
+    name: str,
+    inputs: Sequence[str],
+    output: str,
+    description: str | None = None,
+) -> int:
+    """Runs a pipeline until it is stopped; with ``--once`` until nothing is left.
+
+    Args:
+        transform: from the inputs' messages (``read_stream``) to the output's columns (``write_stream``).
+        argv: the arguments; ``sys.argv`` by default. Unknown ones are ignored: Glue adds its own.
+        name: the pipeline's name unless ``--name`` gives another; its progress is kept under it.
+        inputs: topics, unless ``--inputs`` gives others.
+        output: topic, unless ``--output`` gives another.
+        description: for ``--help``.
+
+    Returns:
+        The exit code: 0, 1 after an error, 2 after wrong usage; errors are named on standard error.
+    """
+    args, _ = _parser(name, inputs, output, description).parse_known_args(argv)
+    try:
+        settings = Settings.load(profile=args.profile, root=args.root)
+        if args.state_dir is not None:
+            settings = replace(settings, state_dir=args.state_dir)
+        if args.metrics_namespace and args.metrics_file:
+            msg = "--metrics-namespace and --metrics-file exclude each other; give one of them."
+            raise ConfigError(msg)
+        stream = (_start_delta if args.engine == "delta" else _start)(transform, settings, args)
+        meter = PipelineMeter(args.name, usd_per_hour=args.usd_per_hour)
+        with published(meter.meter, namespace=args.metrics_namespace, path=args.metrics_file):
+            run(stream, once=args.once, as_json=args.json, meter=meter)
+    except BrokerlessError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 2 if isinstance(error, UsageError) else 1
+    return 0
+
+
+def _parser(name: str, inputs: Sequence[str], output: str, description: str | None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--root", help="where topics are (default: BROKERLESS_ROOT)")
+    parser.add_argument("--profile", help="embedded, minio or aws (default: BROKERLESS_PROFILE)")
+    parser.add_argument("--inputs", type=_names, default=list(inputs), help="input topics, comma-separated")
+    parser.add_argument("--output", default=output, help="output topic")
+    parser.add_argument("--name", default=name, help="the pipeline's name; its progress is kept under it")
+    parser.add_argument("--start", default="beginning", help="without progress: beginning, latest or a time")
+    parser.add_argument("--engine", choices=["direct", "delta"], default="direct", help="direct, or stock delta-spark")
+    parser.add_argument("--interval", type=float, default=0.0, help="seconds between batches (0: as fast as it can)")
+    parser.add_argument("--executor-rows", type=int, default=EXECUTOR_ROWS, help="larger batches: executors write them")
+    parser.add_argument("--once", action="store_true", help="process what is there, then exit")
+    parser.add_argument("--json", action="store_true", help="progress as JSON lines")
+    parser.add_argument("--state-dir", type=Path, help="scratch space (default: BROKERLESS_STATE_DIR)")
+    parser.add_argument("--metrics-namespace", help="send metrics to this namespace of CloudWatch, once a minute")
+    parser.add_argument("--metrics-file", type=Path, help="append metrics to this file, as JSON lines")
+    parser.add_argument("--usd-per-hour", type=float, default=0.0, help="price of the workers, for the cost metric")
+    return parser
+
+
+def _names(text: str) -> list[str]:
+    return text.split(",")
+
+
+def _start(transform: Callable[[DataFrame], DataFrame], settings: Settings, args: argparse.Namespace) -> Stream:
+    ensure_dead_letters(settings, args.output, args.inputs)
+    spark = spark_session(settings, name=args.name)
+    where = {"name": args.name, "output": args.output, "settings": settings}
+    rows = read_stream(spark, args.inputs, **where, start=args.start, once=args.once)
+    options = {"settings": settings, "interval_s": args.interval, "executor_rows": args.executor_rows}
+    return write_stream(transform(rows), args.output, name=args.name, **options)
+
+
+def _start_delta(
+    transform: Callable[[DataFrame], DataFrame], settings: Settings, args: argparse.Namespace
+) -> DeltaStream:
+    from brokerless.spark.delta import check_delta_output, delta_session, start_delta
+
+    check_delta_output(settings, args.output)
+    spark = delta_session(settings, name=args.name)
+    options = {"inputs": args.inputs, "output": args.output, "name": args.name, "once": args.once}
+    return start_delta(spark, settings, transform, **options, interval_s=args.interval)

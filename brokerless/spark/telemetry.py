@@ -1,0 +1,93 @@
+"""A pipeline's metrics: what its batches did, in the terms of ``brokerless.metrics``, sent once a minute."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Final
+
+from brokerless import metrics
+from brokerless.clock import SYSTEM, Clock
+from brokerless.cost import requests_usd
+from brokerless.metrics import Meter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from brokerless.spark.sink import BatchReport
+
+PERIOD_S: Final = 60.0
+"""CloudWatch's standard resolution, and one PutMetricData call."""
+
+
+class PipelineMeter:
+    """Turns batch reports into metrics.
+
+    Args:
+        pipeline: the dimension's value.
+        usd_per_hour: of the job's workers, for the estimated cost; 0 leaves them out.
+        meter: where the values go.
+        clock: time.
+    """
+
+    def __init__(
+        self, pipeline: str, *, usd_per_hour: float = 0.0, meter: Meter | None = None, clock: Clock = SYSTEM
+    ) -> None:
+        self.meter = meter or Meter()
+        self._pipeline = pipeline
+        self._usd_per_s = usd_per_hour / 3600
+        self._clock = clock
+        self._since = clock.monotonic()
+        self._rows = 0
+        self._usd = 0.0
+
+    def record(self, reports: Sequence[BatchReport]) -> None:
+        """Adds what these batches did. Call it at least once a second, with nothing if nothing happened."""
+        for report in reports:
+            self._record(report)
+        elapsed = self._clock.monotonic() - self._since
+        if elapsed >= PERIOD_S:
+            if self._rows:
+                usd = self._usd + elapsed * self._usd_per_s
+                self.meter.add(metrics.USD_PER_MILLION, self._pipeline, round(usd / self._rows * 1e6, 4))
+            self._since, self._rows, self._usd = self._clock.monotonic(), 0, 0.0
+
+    def _record(self, report: BatchReport) -> None:
+        name, meter = self._pipeline, self.meter
+        rows = report.rows + report.dead_letters
+        meter.add(metrics.PIPELINE_MESSAGES, name, report.rows)
+        meter.add(metrics.DEAD_LETTERS, name, report.dead_letters)
+        meter.add(metrics.LAG_MESSAGES, name, report.lag_rows)
+        # What waits is younger than what was done, so the youngest row's age bounds the lag from above.
+        youngest = report.latency.percentile(0) if report.lag_rows else 0.0
+        meter.observe(metrics.LAG_SECONDS, name, youngest or 0.0)
+        meter.add_histogram(metrics.END_TO_END_LATENCY, name, report.latency)
+        meter.observe(metrics.BATCH_DURATION, name, report.compute_s)
+        meter.observe(metrics.COMMIT_LATENCY, name, report.commit_s)
+        meter.add(metrics.S3_REQUESTS, name, sum(report.requests.values()))
+        self._rows += rows
+        self._usd += requests_usd(report.requests)
+
+
+@contextlib.contextmanager
+def published(meter: Meter, *, namespace: str | None, path: Path | None) -> Iterator[None]:
+    """Sends what the meter collects while the block runs, and once more at its end.
+
+    Args:
+        meter: to take from.
+        namespace: of CloudWatch; None sends nothing there.
+        path: a file that gets a line of JSON for each metric; None writes none.
+    """
+    if namespace is None and path is None:
+        yield
+        return
+    from brokerless.aws.cloudwatch import CloudWatchSink, JsonLinesSink, Publisher, cloudwatch_client
+
+    with contextlib.ExitStack() as stack:
+        if namespace is not None:
+            sink: CloudWatchSink | JsonLinesSink = CloudWatchSink(cloudwatch_client(), namespace)
+        else:
+            assert path is not None  # noqa: S101  # one of the two is given
+            sink = JsonLinesSink(stack.enter_context(path.open("a")))
+        with Publisher(meter, sink, period_s=PERIOD_S):
+            yield
