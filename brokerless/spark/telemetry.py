@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from brokerless import metrics
+from brokerless.aws.cloudwatch import PERIOD_S, CloudWatchSink, JsonLinesSink, Publisher, cloudwatch_client
 from brokerless.clock import SYSTEM, Clock
 from brokerless.cost import requests_usd
 from brokerless.metrics import Meter
@@ -14,10 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from brokerless.aws.cloudwatch import Sink
     from brokerless.spark.sink import BatchReport
-
-PERIOD_S: Final = 60.0
-"""CloudWatch's standard resolution, and one PutMetricData call."""
 
 
 class PipelineMeter:
@@ -81,13 +80,6 @@ def published(meter: Meter, *, namespace: str | None, path: Path | None) -> Iter
     if namespace is None and path is None:
         yield
         return
-    from brokerless.aws.cloudwatch import CloudWatchSink, JsonLinesSink, Publisher, cloudwatch_client
-
-    with contextlib.ExitStack() as stack:
-        if namespace is not None:
-            sink: CloudWatchSink | JsonLinesSink = CloudWatchSink(cloudwatch_client(), namespace)
-        else:
-            assert path is not None  # noqa: S101  # one of the two is given
-            sink = JsonLinesSink(stack.enter_context(path.open("a")))
-        with Publisher(meter, sink, period_s=PERIOD_S):
-            yield
+    sink: Sink = JsonLinesSink(path) if path else CloudWatchSink(cloudwatch_client(), namespace or "")
+    with Publisher(meter, sink, period_s=PERIOD_S):
+        yield

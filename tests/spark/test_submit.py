@@ -54,7 +54,7 @@ def test_the_example_runs_under_spark_submit(settings: Settings, tmp_path: Path)
     assert done.returncode == 0, done.stderr[-3000:]
     assert sorted(delivered(settings)[0]) == ["a", "b"]
     lines = [json.loads(line) for line in measured.read_text().splitlines()]
-    sent = {line["name"]: line for line in lines}
+    sent = {line["metric"]: line for line in lines}
     assert sent["PipelineMessages"]["values"] == [2]
     assert sum(sent["S3Requests"]["values"]) > 4  # two log entries and two objects at the very least
-    assert sent["EndToEndLatency"]["dimensions"] == {"Pipeline": "timezone-etl"}
+    assert sent["EndToEndLatency"]["pipeline"] == "timezone-etl"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from brokerless import metrics
+from brokerless.aws.cloudwatch import PERIOD_S
 from brokerless.metrics import Histogram, Meter, Metric
 from brokerless.spark.sink import BatchReport
-from brokerless.spark.telemetry import PERIOD_S, PipelineMeter
+from brokerless.spark.telemetry import PipelineMeter
 from tests.support.fakes import FakeClock
 
 
