@@ -23,15 +23,23 @@ delta-rs's own ``vacuum`` is not used: it commits two entries a run, which wake 
 entries readers may still ask for. Its ``cleanup_metadata`` takes the retention from the table only and does not wait
 for a checkpoint to settle.
 
+Where no process lives on (``run_round`` in a function that a schedule starts) a small object below the root remembers
+how far the pass over all tables has come and when orphans were last looked for. The schedule's own time could not: an
+event that is late, lost or repeated would shift or drop a sweep, and it does not know where the last run stopped. The
+place is written before the first table and after the last one of a run. So a run that is killed (out of memory in the
+checkpoint of a huge table) begins one table further the next time: no table can keep the others from their turn.
+
 Not covered: two maintainers of one table of which one is suspended for longer than the log retention between writing a
 checkpoint and its hint. Run one per topic.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import re
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from brokerless.clock import SYSTEM, Clock
 from brokerless.entries import PARTITIONS_KEY, check_supported
@@ -43,7 +51,7 @@ from brokerless.topics import check_name, partition_table
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from brokerless.replay import TableState
     from brokerless.store import ObjectInfo, Store
@@ -66,8 +74,13 @@ SWEEP_EVERY_S: Final = 900.0
 TOMBSTONE_RETENTION_S: Final = 7 * 86400.0
 """For how long checkpoints keep tombstones unless the table says otherwise (Delta's default)."""
 
+ROUND_PATH: Final = "_brokerless/maintenance.json"
+"""Where ``run_round`` keeps its place, relative to the root."""
+
+_SCHEDULE_JITTER_S: Final = 60.0  # schedules are exact to the minute; a sweep must not wait a turn for a few seconds
 _SKEW_S: Final = 3600.0  # how far the clocks of a table's writers and of its store may be apart
 _DELETE_BATCH: Final = 1000
+_T = TypeVar("_T")
 _UNITS: Final = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 7 * 86400}
 
 
@@ -90,6 +103,22 @@ class Report:
     objects_removed: int = 0
     bytes_removed: int = 0
     skipped: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """A pass over all tables, in the order of their names: the last one done, and whether orphans are looked for.
+
+    Without a last one, no pass has begun.
+    """
+
+    after: str = ""
+    sweep: bool = False
+    swept_at_s: float = 0.0
+
+
+class _NoTimeLeft(BrokerlessError):
+    """A step that can be cut short was."""
 
 
 class Maintainer:
@@ -156,6 +185,50 @@ class Maintainer:
         """
         return [self._maintain(table, sweep=sweep) for table in self._tables()]
 
+    def run_round(self, *, until_s: float = math.inf, sweep_every_s: float = SWEEP_EVERY_S) -> Iterator[Report]:
+        """Goes on with the pass over the tables where the last call stopped, and yields each table's report.
+
+        Ends after the last table or when the time is over, whichever comes first, but never before the first table:
+        however short its time, each call gets further. The next call goes on, or begins anew. A step that the time
+        cuts short is reported as skipped, and the next table is the first of the next call.
+
+        Args:
+            until_s: when to stop, on the clock's ``monotonic``. A checkpoint that is being written is not cut short.
+            sweep_every_s: a pass looks for orphans if the last one that did began so long ago. One such pass may take
+                several calls.
+
+        Raises:
+            TopicNotFound, StoreUnavailable, AccessDenied, BucketNotFound: as ``run_once``; also when the place of the
+                pass could not be read or written.
+        """
+        place = self._load_round()
+        tables = sorted(self._tables())
+        rest = [table for table in tables if table > place.after]
+        if not place.after or not rest:
+            now_s = self._clock.time_us() / 1e6
+            sweep = now_s - place.swept_at_s >= sweep_every_s - _SCHEDULE_JITTER_S
+            place = _Round("", sweep, now_s if sweep else place.swept_at_s)
+            rest = tables
+        for number, table in enumerate(rest):
+            place = replace(place, after=table)
+            if number == 0:
+                self._save_round(place)
+            yield self._maintain(table, sweep=place.sweep, until_s=until_s)
+            if self._clock.monotonic() >= until_s:
+                break
+        if len(rest) > 1:
+            self._save_round(place)
+
+    def _load_round(self) -> _Round:
+        try:
+            found = json.loads(self._store.get(ROUND_PATH))
+            return _Round(str(found["after"]), bool(found["sweep"]), float(found["swept_at_s"]))
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return _Round()  # none yet, or damaged: a pass from the start does no harm
+
+    def _save_round(self, place: _Round) -> None:
+        self._store.put(ROUND_PATH, json.dumps(asdict(place)).encode())
+
     def watch(self, interval_s: float, stop: threading.Event) -> Iterator[list[Report]]:
         """Runs every ``interval_s`` until ``stop`` is set, and yields each run's reports.
 
@@ -185,8 +258,8 @@ class Maintainer:
             tables += [partition_table(topic, number) for number in range(partitions)]
         return tables
 
-    def _maintain(self, table: str, *, sweep: bool) -> Report:
-        work = _Work(table)
+    def _maintain(self, table: str, *, sweep: bool, until_s: float = math.inf) -> Report:
+        work = _Work(table, until_s)
         log = DeltaLog(self._store, table, clock=self._clock)
         steps = [("checkpoint", self._checkpoint), ("log clean-up", self._clean_log)]
         if sweep:
@@ -246,7 +319,7 @@ class Maintainer:
                 settled = max(settled, version)  # older than the retention, so it has settled too
             expired.append((version, info))
         gone = [info for version, info in expired if version < settled]
-        for batch in _batches(gone):
+        for batch in self._in_time(_batches(gone), work):
             self._store.delete([info.path for info in batch])
             work.entries_removed += sum(info.path.endswith(".json") for info in batch)
             work.bytes_removed += sum(info.size for info in batch)
@@ -254,7 +327,8 @@ class Maintainer:
     def _sweep(self, log: DeltaLog, work: _Work) -> None:
         now_s = self._clock.time_us() / 1e6
         # The objects first, the log second: what is committed in between is then seen as live.
-        old = [info for info in self._data_objects(log.table) if now_s - info.modified_s >= self._grace_s]
+        found = self._in_time(self._data_objects(log.table), work)
+        old = [info for info in found if now_s - info.modified_s >= self._grace_s]
         if not old:
             return
         state = log.load(with_files=True)
@@ -263,7 +337,7 @@ class Maintainer:
         live, version = set(state.files), state.version
         skip = len(log.table) + 1
         garbage = [info for info in old if self._is_garbage(info, info.path[skip:], state, now_s, horizon_ms)]
-        for batch in _batches(garbage):
+        for batch in self._in_time(_batches(garbage), work):
             # Once more, right before: a producer may have slept for the whole grace time and committed just now.
             for entry in log.read_from(version + 1):
                 live.update(add.path for add in entry.adds)
@@ -273,6 +347,13 @@ class Maintainer:
                 self._store.delete([info.path for info in doomed])
             work.objects_removed += len(doomed)
             work.bytes_removed += sum(info.size for info in doomed)
+
+    def _in_time(self, items: Iterable[_T], work: _Work) -> Iterator[_T]:
+        for done, item in enumerate(items):
+            if self._clock.monotonic() >= work.until_s:
+                msg = f"the time was over after {done} of its parts; give a run more time"
+                raise _NoTimeLeft(msg)
+            yield item
 
     def _is_garbage(self, info: ObjectInfo, path: str, state: TableState, now_s: float, horizon_ms: float) -> bool:
         """Whether no entry that a reader can still meet names this object, which is past the grace time."""
@@ -363,6 +444,7 @@ class _Work:
     """A report in the making."""
 
     table: str
+    until_s: float
     checkpoint: int | None = None
     entries_removed: int = 0
     objects_removed: int = 0

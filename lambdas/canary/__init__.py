@@ -1,0 +1,1 @@
+"""The canary: each minute one message through the whole pipeline."""

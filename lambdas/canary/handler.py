@@ -1,0 +1,54 @@
+"""Sends the canary's message and reports how long it took, or that it is missing. Started each minute.
+
+The function needs no retries (a repeated event is another message), one instance at a time, and a time-out of at least
+the canary's own and ``RESERVE_S``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from aws_lambda_powertools import Logger, Tracer
+from aws_lambda_powertools.metrics import EphemeralMetrics
+
+from brokerless.aws.canary import Canary
+from brokerless.aws.environment import CanaryEnvironment
+from brokerless.metrics import CANARY_LATENCY, CANARY_MISSING
+
+if TYPE_CHECKING:
+    from aws_lambda_powertools.utilities.typing import LambdaContext
+
+RESERVE_S: Final = 10.0
+"""Kept back of the function's time to look at the dead letters and to report: a killed function alarms nobody."""
+
+ENVIRONMENT: Final = CanaryEnvironment.load()
+CANARY: Final = Canary(ENVIRONMENT.topic, ENVIRONMENT.output)
+
+logger = Logger()
+tracer = Tracer(auto_patch=False)  # the library speaks to S3 without boto3, so there is nothing to patch
+# Without a service, which would become a second dimension that no dashboard or alarm asks for.
+metrics = EphemeralMetrics(namespace=ENVIRONMENT.metrics_namespace, service="")
+metrics.set_default_dimensions(**{CANARY_LATENCY.dimension: ENVIRONMENT.pipeline})
+
+
+@logger.inject_lambda_context
+@tracer.capture_lambda_handler
+@metrics.log_metrics
+def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
+    """Answers the latency in seconds, or None.
+
+    Raises:
+        BrokerlessError: the message could not be sent, or the output not be read. Counts as missing, too.
+    """
+    timeout_s = min(ENVIRONMENT.timeout_s, context.get_remaining_time_in_millis() / 1000 - RESERVE_S)
+    try:
+        sighting = CANARY.run(timeout_s)
+    except Exception:  # whatever it is, nobody saw the message, and no data would alarm nobody
+        metrics.add_metric(CANARY_MISSING.name, CANARY_MISSING.unit, 1)
+        raise
+    log = logger.error if sighting.latency_s is None else logger.info
+    log(str(sighting), canary=sighting.text, requests=dict(sighting.requests), usd=sighting.usd)
+    metrics.add_metric(CANARY_MISSING.name, CANARY_MISSING.unit, int(sighting.latency_s is None))
+    if sighting.latency_s is not None:
+        metrics.add_metric(CANARY_LATENCY.name, CANARY_LATENCY.unit, sighting.latency_s)
+    return {"latency_s": sighting.latency_s, "text": sighting.text, "dead_letter": sighting.reason}

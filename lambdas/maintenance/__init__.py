@@ -1,0 +1,1 @@
+"""Maintenance: checkpoints, log clean-up and orphans, on a schedule."""

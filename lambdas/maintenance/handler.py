@@ -1,0 +1,59 @@
+"""Keeps the tables of all topics in order, for as long as the function's time allows. Started by a schedule.
+
+What is left over is the next run's: ``Maintainer.run_round`` remembers its place below the root. The function must run
+one instance at a time, because a table has one maintainer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from aws_lambda_powertools import Logger, Tracer
+from aws_lambda_powertools.metrics import EphemeralMetrics
+
+from brokerless.aws.environment import MaintenanceEnvironment
+from brokerless.clock import SYSTEM
+from brokerless.maintenance import Maintainer
+from brokerless.metrics import BYTES_REMOVED, MAINTENANCE_SKIPPED
+
+if TYPE_CHECKING:
+    from aws_lambda_powertools.utilities.typing import LambdaContext
+
+RESERVE_S: Final = 15.0
+"""Kept back of the function's time: a request that hangs until its time-out of 10 s, and noting the place. If that is
+not enough the function is killed, which costs the next run nothing but the table that it was at."""
+
+ENVIRONMENT: Final = MaintenanceEnvironment.load()
+MAINTAINER: Final = Maintainer(log_retention_s=ENVIRONMENT.log_retention_s, grace_s=ENVIRONMENT.grace_s)
+
+logger = Logger()
+tracer = Tracer(auto_patch=False)  # the library speaks to S3 without boto3, so there is nothing to patch
+# Without a service, which would become a second dimension that no dashboard or alarm asks for.
+metrics = EphemeralMetrics(namespace=ENVIRONMENT.metrics_namespace, service="")
+metrics.set_default_dimensions(**{MAINTENANCE_SKIPPED.dimension: ENVIRONMENT.stage})
+
+
+@logger.inject_lambda_context
+@tracer.capture_lambda_handler
+@metrics.log_metrics
+def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, int]:
+    """Answers how many tables had their turn, and what was removed and skipped.
+
+    Raises:
+        BrokerlessError: the tables could not be listed, or the place not be kept. Counts as skipped, too.
+    """
+    until_s = SYSTEM.monotonic() + context.get_remaining_time_in_millis() / 1000 - RESERVE_S
+    tables = removed = skipped = 0
+    try:
+        for report in MAINTAINER.run_round(until_s=until_s, sweep_every_s=ENVIRONMENT.sweep_every_s):
+            log = logger.warning if report.skipped else logger.info
+            log("A table was maintained.", **asdict(report))
+            tables, removed, skipped = tables + 1, removed + report.bytes_removed, skipped + len(report.skipped)
+    except Exception:  # whatever it is, the tables did not get their turn, and no data would alarm nobody
+        skipped += 1
+        raise
+    finally:
+        metrics.add_metric(BYTES_REMOVED.name, BYTES_REMOVED.unit, removed)
+        metrics.add_metric(MAINTENANCE_SKIPPED.name, MAINTENANCE_SKIPPED.unit, skipped)
+    return {"tables": tables, "bytes_removed": removed, "skipped": skipped}

@@ -1,0 +1,40 @@
+"""Creates topics for CloudFormation; the ``on_event`` function of a custom resource's Provider.
+
+Synchronous: it answers when the topics are there, or raises, and the Provider tells CloudFormation.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from aws_lambda_powertools import Logger, Tracer
+
+from brokerless.aws.environment import TopicsEnvironment
+from brokerless.aws.topics import on_event
+from brokerless.settings import Settings
+from brokerless.store import open_store
+
+if TYPE_CHECKING:
+    from aws_lambda_powertools.utilities.typing import LambdaContext
+
+ENVIRONMENT: Final = TopicsEnvironment.load()
+STORE: Final = open_store(Settings.load(root=ENVIRONMENT.root))
+
+logger = Logger()
+tracer = Tracer(auto_patch=False)  # the library speaks to S3 without boto3, so there is nothing to patch
+
+
+@logger.inject_lambda_context
+@tracer.capture_lambda_handler
+def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
+    """Answers ``PhysicalResourceId`` and ``Data``.
+
+    Raises:
+        BrokerlessError: a topic could not be created as it was asked for; CloudFormation shows the text.
+    """
+    answer, outcome = on_event(event, STORE)
+    if outcome.ready:
+        logger.info("These topics are there now, as they were asked for.", topics=outcome.ready)
+    if outcome.left:
+        logger.warning("These topics are not asked for any more; they are left as they are.", topics=outcome.left)
+    return answer
