@@ -1,4 +1,4 @@
-"""What a stream costs on AWS: list prices of us-east-1 in USD, and the arithmetic from measured requests to a bill.
+"""What a stream costs on AWS: the arithmetic from requests, bytes and hours to a bill in USD.
 
 A month has 730 hours. A GB is 2**30 bytes, as AWS bills it. Every item of a bill says how it was computed.
 
@@ -6,15 +6,7 @@ Nobody's bill holds the programs that produce and read, since those run whatever
 discounts, free tiers, encryption keys, logs, or data transfer between availability zones. The last is in favour of
 Kafka: S3 is reached from every zone at no charge, brokers in another zone at 0.01 USD a GB each way.
 
-=====================================================  ==========================================================
-prices                                                 published in
-=====================================================  ==========================================================
-S3 Standard, S3 Express One Zone                       AWS price files, 2026-09-24
-Glue, Lambda                                           AWS Price List, 2026-08-01, and pricing pages, 2026-09-25
-EMR Serverless                                         AWS Price List, 2026-07-17
-MSK Serverless                                         AWS price lists, 2026-10-02
-MSK brokers and their storage                          AWS's MSK pricing page; ``m7g`` as quoted by others in 2025
-=====================================================  ==========================================================
+Prices come from ``brokerless.prices``, each with its source and date; other ones are given as arguments.
 
 Standard library only.
 """
@@ -23,17 +15,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from datetime import date
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import parse_qsl
+
+from brokerless.prices import Prices, published, tiered
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-AS_OF: Final = date(2026, 10, 2)
-"""When these prices held. Newer ones: ``dataclasses.replace(S3_STANDARD, ...)`` and the like, given as arguments."""
+PRICES: Final = published()
+"""The list that comes with the package; what is below takes it unless it is given another one."""
 
-REGION: Final = "us-east-1"
+AS_OF: Final = PRICES.as_of
+REGION: Final = PRICES.region
 
 HOURS_PER_MONTH: Final = 730
 SECONDS_PER_MONTH: Final = HOURS_PER_MONTH * 3600
@@ -98,21 +92,26 @@ class S3Prices:
     retrieval_usd_per_gb: float = 0.0
 
 
-S3_STANDARD: Final = S3Prices(
-    name="S3 Standard",
-    write_usd_per_1000=0.005,
-    read_usd_per_1000=0.0004,
-    storage_usd_per_gb_month=((51_200, 0.023), (512_000, 0.022), (math.inf, 0.021)),
-)
+StorageClass = Literal["standard", "express"]
 
-S3_EXPRESS: Final = S3Prices(
-    name="S3 Express One Zone",
-    write_usd_per_1000=0.00113,
-    read_usd_per_1000=0.00003,
-    storage_usd_per_gb_month=((math.inf, 0.11),),
-    upload_usd_per_gb=0.0032,
-    retrieval_usd_per_gb=0.0006,
-)
+
+def s3_prices(storage_class: StorageClass, prices: Prices = PRICES) -> S3Prices:
+    """Those of a storage class: Standard, or Express One Zone, which also charges for the bytes of bodies."""
+    row = f"s3-{storage_class}"
+    write, read = prices[f"{row}-write"], prices[f"{row}-read"]
+    express = storage_class == "express"
+    return S3Prices(
+        name="S3 Express One Zone" if express else "S3 Standard",
+        write_usd_per_1000=1000 / write.per * write.usd,
+        read_usd_per_1000=1000 / read.per * read.usd,
+        storage_usd_per_gb_month=prices[f"{row}-storage"].tiers,
+        upload_usd_per_gb=prices.usd("s3-express-upload") if express else 0.0,
+        retrieval_usd_per_gb=prices.usd("s3-express-retrieval") if express else 0.0,
+    )
+
+
+S3_STANDARD: Final = s3_prices("standard")
+S3_EXPRESS: Final = s3_prices("express")
 
 
 def requests_usd(counts: Mapping[str, float], s3: S3Prices = S3_STANDARD) -> float:
@@ -133,11 +132,7 @@ def requests_usd(counts: Mapping[str, float], s3: S3Prices = S3_STANDARD) -> flo
 
 def storage_usd_per_month(stored_bytes: float, s3: S3Prices = S3_STANDARD) -> float:
     """What so many bytes cost, kept for a month. 100 TB (102,400 GB) in Standard: 51,200 x (0.023 + 0.022) = 2,304."""
-    usd = below_gb = 0.0
-    for up_to_gb, usd_per_gb in s3.storage_usd_per_gb_month:
-        usd += max(0.0, min(stored_bytes / GB, up_to_gb) - below_gb) * usd_per_gb
-        below_gb = up_to_gb
-    return usd
+    return tiered(stored_bytes / GB, s3.storage_usd_per_gb_month)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,41 +153,25 @@ class Compute:
         return self.usd_per_hour * HOURS_PER_MONTH
 
 
-GLUE_USD_PER_DPU_HOUR: Final = {"5.1": 0.44, "6.0": 0.308}
 GLUE_DPU_PER_WORKER: Final = {"G.025X": 0.25, "G.1X": 1.0, "G.2X": 2.0}
-EMR_ARM_USD_PER_VCPU_HOUR: Final = 0.042094
-EMR_ARM_USD_PER_GB_HOUR: Final = 0.004628
-EMR_X86_USD_PER_VCPU_HOUR: Final = 0.052624
-EMR_X86_USD_PER_GB_HOUR: Final = 0.0057785
-LAMBDA_ARM_USD_PER_GB_SECOND: Final = 0.0000133334
-LAMBDA_X86_USD_PER_GB_SECOND: Final = 0.0000166667
-LAMBDA_USD_PER_MILLION_REQUESTS: Final = 0.20
-MSK_USD_PER_BROKER_HOUR: Final = {"kafka.t3.small": 0.0456, "kafka.m7g.large": 0.204, "kafka.m5.large": 0.21}
-MSK_STORAGE_USD_PER_GB_MONTH: Final = 0.10
-MSK_SERVERLESS_USD_PER_CLUSTER_HOUR: Final = 0.75
-MSK_SERVERLESS_USD_PER_PARTITION_HOUR: Final = 0.0015
-MSK_SERVERLESS_USD_PER_GB_IN: Final = 0.10
-MSK_SERVERLESS_USD_PER_GB_OUT: Final = 0.05
+GLUE_WORKER_SIZE: Final = {"G.025X": (2, 4), "G.1X": (4, 16), "G.2X": (8, 32)}
+"""vCPU and GB of memory."""
 
 
-def glue(worker_type: str = "G.025X", workers: int = 2, version: str = "6.0") -> Compute:
-    """A Glue streaming job: workers x DPU x price of the DPU-hour; the driver is one of the workers, so 2 at least.
-
-    ``G.025X`` is 2 vCPU and 4 GB, ``G.1X`` 4 and 16, ``G.2X`` 8 and 32.
-    """
+def glue(worker_type: str = "G.025X", workers: int = 2, version: str = "6.0", *, prices: Prices = PRICES) -> Compute:
+    """A Glue streaming job: workers x DPU x price of the DPU-hour; the driver is one of the workers, so 2 at least."""
     dpu = workers * GLUE_DPU_PER_WORKER[worker_type]
-    return Compute(f"Glue {version}, {workers} x {worker_type}", dpu * GLUE_USD_PER_DPU_HOUR[version])
+    return Compute(f"Glue {version}, {workers} x {worker_type}", dpu * prices.usd(f"glue-{version}"))
 
 
-def emr_serverless(vcpus: float, memory_gb: float, *, arm: bool = True) -> Compute:
+def emr_serverless(vcpus: float, memory_gb: float, *, arm: bool = True, prices: Prices = PRICES) -> Compute:
     """An EMR Serverless streaming job of driver and executors together, disks of up to 20 GB included."""
-    vcpu = EMR_ARM_USD_PER_VCPU_HOUR if arm else EMR_X86_USD_PER_VCPU_HOUR
-    gb = EMR_ARM_USD_PER_GB_HOUR if arm else EMR_X86_USD_PER_GB_HOUR
+    row = f"emr-serverless-{'arm' if arm else 'x86'}"
     name = f"EMR Serverless {'ARM' if arm else 'x86'}, {vcpus:g} vCPU and {memory_gb:g} GB"
-    return Compute(name, vcpus * vcpu + memory_gb * gb)
+    return Compute(name, vcpus * prices.usd(f"{row}-vcpu") + memory_gb * prices.usd(f"{row}-memory"))
 
 
-def brokers(broker: str = "kafka.m7g.large", count: int = 3) -> Compute:
+def brokers(broker: str = "kafka.m7g.large", count: int = 3, *, prices: Prices = PRICES) -> Compute:
     """MSK's provisioned brokers without their storage.
 
     MSK takes at least one in each of 2 or 3 zones; replication by 3, acknowledged by 2, needs 3.
@@ -200,7 +179,7 @@ def brokers(broker: str = "kafka.m7g.large", count: int = 3) -> Compute:
     if count < 2:
         msg = f"MSK has no cluster of {count} broker; it takes at least 2, one in each of 2 zones."
         raise ValueError(msg)
-    return Compute(f"MSK, {count} x {broker}", count * MSK_USD_PER_BROKER_HOUR[broker])
+    return Compute(f"MSK, {count} x {broker}", count * prices.usd(f"msk-{broker}"))
 
 
 PIPELINE: Final = glue("G.025X", 2)
@@ -210,10 +189,9 @@ BROKERS: Final = brokers("kafka.m7g.large", 3)
 """The smallest Kafka cluster that survives a zone without losing writes: 3 x 0.204 USD x 730 h = 446.76 USD a month."""
 
 
-def lambda_usd(invocations: float, gb_seconds: float, *, arm: bool = True) -> float:
+def lambda_usd(invocations: float, gb_seconds: float, *, arm: bool = True, prices: Prices = PRICES) -> float:
     """What a function costs: ten environments of 1,769 MB that never rest, 45.4 M GB-s a month, cost 605 USD on ARM."""
-    per_gb_second = LAMBDA_ARM_USD_PER_GB_SECOND if arm else LAMBDA_X86_USD_PER_GB_SECOND
-    return invocations / 1e6 * LAMBDA_USD_PER_MILLION_REQUESTS + gb_seconds * per_gb_second
+    return prices["lambda-request"].of(invocations) + prices[f"lambda-{'arm' if arm else 'x86'}"].of(gb_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,9 +261,9 @@ def streaming_bill(
     """
     items = _s3(requests_per_s, stored_bytes_per_s, retention_days, s3)
     if s3.upload_usd_per_gb or s3.retrieval_usd_per_gb:
-        items.append(_priced("upload", uploaded_bytes_per_s * SECONDS_PER_MONTH, s3.upload_usd_per_gb))
-        items.append(_priced("retrieval", retrieved_bytes_per_s * SECONDS_PER_MONTH, s3.retrieval_usd_per_gb))
-    return Bill((*items, *_running("pipeline", compute)))
+        items.append(priced("upload", uploaded_bytes_per_s * SECONDS_PER_MONTH, s3.upload_usd_per_gb))
+        items.append(priced("retrieval", retrieved_bytes_per_s * SECONDS_PER_MONTH, s3.retrieval_usd_per_gb))
+    return Bill((*items, *running("pipeline", compute)))
 
 
 def kafka_bill(
@@ -298,6 +276,7 @@ def kafka_bill(
     requests_per_s: Mapping[str, float] | None = None,
     s3_bytes_per_s: float = 0.0,
     s3: S3Prices = S3_STANDARD,
+    prices: Prices = PRICES,
 ) -> Bill:
     """A stream through MSK's provisioned brokers, with a pipeline to Kafka or to a table in S3.
 
@@ -317,13 +296,14 @@ def kafka_bill(
         requests_per_s: to S3, by ``RequestKind``, if the pipeline's output or checkpoint is there; None if not.
         s3_bytes_per_s: what stays in S3 of a second.
         s3: the storage class.
+        prices: of the brokers' disks.
     """
     on_disk = _kept_bytes(stored_bytes_per_s, retention_days) * replication
     in_s3 = _s3(requests_per_s, s3_bytes_per_s, retention_days, s3) if requests_per_s is not None else []
     return Bill((
-        *_running("brokers", cluster),
-        _priced("broker storage", on_disk, MSK_STORAGE_USD_PER_GB_MONTH),
-        *_running("pipeline", compute),
+        *running("brokers", cluster),
+        priced("broker storage", on_disk, prices.usd("msk-storage")),
+        *running("pipeline", compute),
         *in_s3,
     ))  # fmt: skip
 
@@ -335,6 +315,7 @@ def kafka_serverless_bill(
     partitions: int,
     retention_days: float = 7.0,
     compute: Compute | None = None,
+    prices: Prices = PRICES,
 ) -> Bill:
     """A stream through MSK Serverless: 0.75 USD an hour (547.50 a month) for the cluster, and what passes through.
 
@@ -344,15 +325,16 @@ def kafka_serverless_bill(
         partitions: of all topics.
         retention_days: how long messages stay; stored bytes are charged once, not per replica.
         compute: what runs the pipeline between two hops; None with one hop.
+        prices: of MSK Serverless.
     """
-    shards = Compute(f"{partitions} partitions", partitions * MSK_SERVERLESS_USD_PER_PARTITION_HOUR)
+    shards = Compute(f"{partitions} partitions", partitions * prices.usd("msk-serverless-partition"))
     return Bill((
-        *_running("cluster", Compute("MSK Serverless", MSK_SERVERLESS_USD_PER_CLUSTER_HOUR)),
-        *_running("partitions", shards),
-        _priced("data in", in_bytes_per_s * SECONDS_PER_MONTH, MSK_SERVERLESS_USD_PER_GB_IN),
-        _priced("data out", out_bytes_per_s * SECONDS_PER_MONTH, MSK_SERVERLESS_USD_PER_GB_OUT),
-        _priced("broker storage", _kept_bytes(in_bytes_per_s, retention_days), MSK_STORAGE_USD_PER_GB_MONTH),
-        *_running("pipeline", compute),
+        *running("cluster", Compute("MSK Serverless", prices.usd("msk-serverless-cluster"))),
+        *running("partitions", shards),
+        priced("data in", in_bytes_per_s * SECONDS_PER_MONTH, prices.usd("msk-serverless-in")),
+        priced("data out", out_bytes_per_s * SECONDS_PER_MONTH, prices.usd("msk-serverless-out")),
+        priced("broker storage", _kept_bytes(in_bytes_per_s, retention_days), prices.usd("msk-storage")),
+        *running("pipeline", compute),
     ))  # fmt: skip
 
 
@@ -395,11 +377,13 @@ def _s3(requests_per_s: Mapping[str, float], bytes_per_s: float, retention_days:
     ]
 
 
-def _priced(name: str, size_bytes: float, usd_per_gb: float) -> Item:
+def priced(name: str, size_bytes: float, usd_per_gb: float) -> Item:
+    """Bytes of a month, at a price by the GB."""
     return Item(name, size_bytes / GB * usd_per_gb, f"{size_bytes / GB:,.1f} GB x {usd_per_gb:g} USD")
 
 
-def _running(name: str, compute: Compute | None) -> list[Item]:
+def running(name: str, compute: Compute | None) -> list[Item]:
+    """What runs all month, as one item; none of nothing."""
     if compute is None:
         return []
     how = f"{compute.name}: {compute.usd_per_hour:g} USD/h x {HOURS_PER_MONTH} h"

@@ -301,11 +301,19 @@ class DeltaLog:
     ) -> Commit:
         """Writes the next entry; returns once it is known to be in the log.
 
-        The txns must be higher than those the log has: they are compared with every entry that comes in between.
-        ``expect`` names txns that must still have these very versions (an owner's epoch).
+        The txns must be higher than those in the log, unless ``expect`` names their present version: then they may
+        move to any number (compare-and-set). Both are compared with every entry that comes in between.
+
+        Args:
+            adds: the files, which are uploaded already.
+            txns: application id -> version.
+            expect: txns that must still have these very versions, such as an owner's epoch; -1 is a txn that the log
+                does not have.
+            deadline_s: how long to try.
 
         Raises:
-            TxnAdvanced: the log has one of the txns at this or a higher version, or another writer moved it.
+            TxnAdvanced: the log has one of the txns at this or a higher version, another writer moved it, or one in
+                ``expect`` is not as expected.
             TopicDeleted, UnsupportedTable, SchemaError: the table changed under the writer.
             NotCommitted: the deadline passed; this commit is not in the log and never will be.
             CommitUnknown: the deadline passed and nobody can say yet.
@@ -558,11 +566,11 @@ class DeltaLog:
     def _check_txns(self, txns: Mapping[str, int], expect: Mapping[str, int]) -> None:
         known = self.state.txns
         for app_id, version in expect.items():
-            if known.get(app_id, version) != version:
+            if (found := known.get(app_id, -1)) != version:
                 nothing = Entry(self.state.version, 0, None, "", (), (), {}, None, None)
-                raise TxnAdvanced(app_id, known[app_id], nothing, ours=False)
+                raise TxnAdvanced(app_id, found, nothing, ours=False)
         for app_id, version in txns.items():
-            if known.get(app_id, -1) >= version:
+            if app_id not in expect and known.get(app_id, -1) >= version:
                 nothing = Entry(self.state.version, 0, None, "", (), (), {}, None, None)
                 raise TxnAdvanced(app_id, known[app_id], nothing, ours=True)
 
@@ -573,7 +581,7 @@ class DeltaLog:
                 raise TxnAdvanced(app_id, entry.txns[app_id], entry, ours=False)
         for app_id, version in txns.items():
             found = entry.txns.get(app_id)
-            if found is not None and (not ours or found >= version):
+            if app_id not in expect and found is not None and (not ours or found >= version):
                 raise TxnAdvanced(app_id, found, entry, ours=ours)
 
     def _absorb(self, entry: Entry) -> None:

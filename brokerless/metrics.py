@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import math
 import threading
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
 Unit = Literal["Count", "Seconds", "Bytes", "None"]
 """As CloudWatch names them."""
@@ -32,25 +33,38 @@ NAMESPACE: Final = "Brokerless"
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """When somebody should look.
+    """When somebody should look: one value of a statistic, taken over a window of minutes, is out of bounds.
 
     Attributes:
-        statistic: as CloudWatch spells it: ``Sum``, ``Maximum``, ``p99``.
-        above: the threshold in the metric's unit; None is the stage's latency objective.
-        below: the alarm is for values below this instead.
-        minutes: for so many minutes in a row.
-        missing: whether no data is alarming, too.
-        page: whether it wakes somebody; otherwise it is for the morning.
         why: what it means, in one sentence. ``docs/runbook.md`` has a section with the metric's name.
+        statistic: as CloudWatch spells it: ``Sum``, ``Maximum``, ``p99``.
+        above: alarming are values above this, in the metric's unit; ``objective`` is the pipeline's latency objective.
+        below: alarming are values below this instead.
+        minutes: the window.
+        missing: whether a window without data is alarming, too.
+        canary: whether it is for pipelines with a canary only: without one, silence proves nothing.
+        backlog: a metric of the same dimension. If given, the alarm is a composite: it also takes that this metric's
+            minimum is above zero and does not fall from one window to the next, so it will not pass by itself.
+        page: whether it wakes somebody; otherwise it is for the morning.
+
+    Raises:
+        ValueError: not exactly one of ``above`` and ``below``.
     """
 
     why: str
     statistic: str = "Sum"
-    above: float | None = 0.0
+    above: float | Literal["objective"] | None = None
     below: float | None = None
     minutes: int = 5
     missing: bool = False
+    canary: bool = False
+    backlog: Metric | None = None
     page: bool = True
+
+    def __post_init__(self) -> None:
+        if (self.above is None) == (self.below is None):
+            msg = f"An alarm has one bound, this one has above={self.above!r} and below={self.below!r}; give one."
+            raise ValueError(msg)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +120,7 @@ REJECTED_MESSAGES: Final = Metric(
     "errors",
     "producers",
     "Messages that did not fit a topic and went to its dead-letter topic, or were refused over HTTP.",
-    Alarm("Somebody sends what the topic cannot hold.", page=False),
+    Alarm("Somebody sends what the topic cannot hold.", above=0, page=False),
 )
 
 PIPELINE_MESSAGES: Final = Metric(
@@ -118,12 +132,21 @@ PIPELINE_MESSAGES: Final = Metric(
     "pipeline",
     "Messages that a pipeline committed to its output.",
     Alarm(
-        "The pipeline committed nothing for a quarter of an hour, although the canary sends a message a minute.",
-        above=None,
+        "The pipeline committed nothing for a quarter of an hour, although the canary sends a message each minute.",
         below=1,
         minutes=15,
         missing=True,
+        canary=True,
     ),
+)
+LAG_MESSAGES: Final = Metric(
+    "LagMessages",
+    "Count",
+    "Pipeline",
+    ("Minimum", "Maximum"),
+    "lag",
+    "pipeline",
+    "Messages that were waiting behind a batch when it was cut.",
 )
 END_TO_END_LATENCY: Final = Metric(
     "EndToEndLatency",
@@ -133,7 +156,12 @@ END_TO_END_LATENCY: Final = Metric(
     "latency",
     "pipeline",
     "From ``_produced_at`` until the message was committed to the pipeline's output.",
-    Alarm("Messages arrive later than the objective, and the lag grows.", statistic="p99", above=None),
+    Alarm(
+        "Messages arrive later than the objective, and the backlog does not shrink.",
+        statistic="p99",
+        above="objective",
+        backlog=LAG_MESSAGES,
+    ),
 )
 BATCH_DURATION: Final = Metric(
     "BatchDuration",
@@ -153,15 +181,6 @@ COMMIT_LATENCY: Final = Metric(
     "pipeline",
     "One commit of a pipeline: uploading by the driver, and the log entries.",
 )
-LAG_MESSAGES: Final = Metric(
-    "LagMessages",
-    "Count",
-    "Pipeline",
-    ("Maximum",),
-    "lag",
-    "pipeline",
-    "Messages that were waiting behind a batch when it was cut.",
-)
 LAG_SECONDS: Final = Metric(
     "LagSeconds",
     "Seconds",
@@ -179,7 +198,7 @@ DEAD_LETTERS: Final = Metric(
     "errors",
     "pipeline",
     "Messages that a pipeline could not process and kept in its dead-letter topic.",
-    Alarm("The pipeline meets messages that it cannot process. They are kept, with the reason.", page=False),
+    Alarm("The pipeline meets messages that it cannot process; they are kept, with the reason.", above=0, page=False),
 )
 S3_REQUESTS: Final = Metric(
     "S3Requests",
@@ -209,9 +228,8 @@ PIPELINE_RUNNING: Final = Metric(
     "controller",
     "1 while the pipeline's job runs, 0 while it should and does not; every five minutes and at each change.",
     Alarm(
-        "The job is not running, or the controller is not.",
+        "The pipeline's job is not running, or the controller that watches it is not.",
         statistic="Maximum",
-        above=None,
         below=1,
         minutes=15,
         missing=True,
@@ -238,7 +256,9 @@ GAVE_UP: Final = Metric(
     "errors",
     "controller",
     "1 while the controller has stopped restarting the job, because it failed too often within an hour.",
-    Alarm("The job is down and stays down until it is deployed anew or reset.", statistic="Maximum"),
+    Alarm(
+        "The job is down and stays down until it is deployed anew or reset.", statistic="Maximum", above=0, minutes=15
+    ),
 )
 
 CANARY_LATENCY: Final = Metric(
@@ -257,8 +277,13 @@ CANARY_MISSING: Final = Metric(
     ("Sum",),
     "errors",
     "canary",
-    "Canary messages that no reader saw within the time-out.",
-    Alarm("A message went in and did not come out in time.", above=2, minutes=5),
+    "Canary messages that no reader saw within the time-out; 0 for each that one saw.",
+    Alarm(
+        "Messages go in and do not come out in time, or the canary itself is dead.",
+        above=2,
+        missing=True,
+        canary=True,
+    ),
 )
 
 MAINTENANCE_SKIPPED: Final = Metric(
@@ -269,7 +294,7 @@ MAINTENANCE_SKIPPED: Final = Metric(
     "errors",
     "maintenance",
     "Steps of maintenance that could not be done; the log has the reasons.",
-    Alarm("Tables are not kept in order: opening them gets slower, storage grows.", minutes=60, page=False),
+    Alarm("Tables are not kept in order: opening them gets slower, storage grows.", above=0, minutes=60, page=False),
 )
 BYTES_REMOVED: Final = Metric(
     "BytesRemoved", "Bytes", "Stage", ("Sum",), "cost", "maintenance", "What maintenance removed from the bucket."
@@ -278,9 +303,43 @@ BYTES_REMOVED: Final = Metric(
 METRICS: Final = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
 """All of them, in the order above."""
 
+
+@dataclass(frozen=True, slots=True)
+class Billed:
+    """What CloudWatch counts of a stage.
+
+    Attributes:
+        metrics: one for each metric and value of its dimension; statistics cost nothing.
+        alarms: those on a metric, also the halves of composite ones.
+        composites: alarms made of other alarms.
+    """
+
+    metrics: int
+    alarms: int
+    composites: int
+
+
+def billed(*, topics: int, pipelines: int, canaries: int) -> Billed:
+    """What a stage is billed for, with so many topics that producers write, and pipelines, some with a canary."""
+    count = {"Topic": topics, "Pipeline": pipelines, "Stage": 1}
+    ringing = [
+        (metric.alarm, canaries if metric.alarm.canary else count[metric.dimension])
+        for metric in METRICS
+        if metric.alarm is not None
+    ]
+    return Billed(
+        metrics=sum(canaries if metric.emitter == "canary" else count[metric.dimension] for metric in METRICS),
+        alarms=sum(number * (1 if alarm.backlog is None else 2) for alarm, number in ringing),
+        composites=sum(number for alarm, number in ringing if alarm.backlog is not None),
+    )
+
+
 LATENCY_BOUNDS_S: Final = tuple(round(10 ** (e / 24), 7) for e in range(-72, 73))
 """Upper bounds in seconds, 24 a decade from 1 ms to 1,000 s: a percentile is at most 10 % too high. 145 buckets, fewer
 than the 150 values that one CloudWatch PutMetricData entry takes."""
+
+_BEYOND_S: Final = 10 * LATENCY_BOUNDS_S[-1]
+"""What a latency above all bounds is sent as."""
 
 
 @dataclass(slots=True)
@@ -333,30 +392,30 @@ class Meter:
         self._values: dict[tuple[Metric, str], dict[float, float]] = {}
 
     def add(self, metric: Metric, of: str, value: float, count: float = 1.0) -> None:
-        """One value, which occurred ``count`` times."""
+        """One value, which occurred ``count`` times.
+
+        Infinity and NaN are left out: CloudWatch refuses them, and with them all that is in the same request.
+        """
+        if not math.isfinite(value):
+            return
         with self._lock:
             values = self._values.setdefault((metric, of), {})
             values[value] = values.get(value, 0.0) + count
 
     def add_histogram(self, metric: Metric, of: str, histogram: Histogram) -> None:
         """Latencies in seconds; each counts as its bucket's upper bound."""
-        bounds = (*LATENCY_BOUNDS_S, 10 * LATENCY_BOUNDS_S[-1])
+        bounds = (*LATENCY_BOUNDS_S, _BEYOND_S)
         for bound, count in zip(bounds, histogram.counts, strict=True):
             if count:
                 self.add(metric, of, bound, count)
 
     def observe(self, metric: Metric, of: str, seconds: float) -> None:
         """One latency, rounded up to its bucket's bound: any number of them stays a few values."""
-        self.add(metric, of, next((b for b in LATENCY_BOUNDS_S if seconds <= b), 10 * LATENCY_BOUNDS_S[-1]))
+        bounds = (*LATENCY_BOUNDS_S, _BEYOND_S)
+        self.add(metric, of, bounds[bisect_left(LATENCY_BOUNDS_S, seconds)])
 
     def take(self) -> list[Datum]:
         """What was collected since the last call."""
         with self._lock:
             taken, self._values = self._values, {}
         return [Datum(metric, of, tuple(v), tuple(v.values())) for (metric, of), v in taken.items()]
-
-    def put_back(self, data: Iterable[Datum]) -> None:
-        """Returns what could not be sent, to be sent with what comes."""
-        for datum in data:
-            for value, count in zip(datum.values, datum.counts, strict=True):
-                self.add(datum.metric, datum.of, value, count)

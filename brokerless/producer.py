@@ -36,10 +36,9 @@ from brokerless.errors import (
     ProducerFenced,
     SchemaError,
     StoreError,
-    TopicDeleted,
     UsageError,
 )
-from brokerless.log import DEADLINE_S, DeltaLog, TxnAdvanced, epoch_of
+from brokerless.log import DEADLINE_S, Commit, DeltaLog, TxnAdvanced, epoch_of
 from brokerless.offsets import Ack
 from brokerless.partitioner import partition_of
 from brokerless.settings import Settings
@@ -47,7 +46,7 @@ from brokerless.store import open_store
 from brokerless.topics import partition_table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
 
     from brokerless.records import Messages
@@ -195,6 +194,11 @@ class Producer:
         """
         return self._writers[partition].last_sequence()
 
+    @property
+    def conflicts(self) -> int:
+        """How many conditional PUTs were sent in vain since this producer was opened: mostly, others came first."""
+        return sum(writer.conflicts for writer in self._writers)
+
     def close(self) -> None:
         """Commits what is buffered and stops. Later calls fail."""
         self._buffer.close()
@@ -322,9 +326,8 @@ class _PartitionWriter:
 
     def __init__(self, store: Store, topic: str, partition: int, producer_id: str | None, clock: Clock) -> None:
         self.producer_id = producer_id
-        self._store = store
+        self.conflicts = 0
         self._clock = clock
-        self._topic = topic
         self._table = partition_table(topic, partition)
         self._log = DeltaLog(store, self._table, clock=clock)
         self._epoch: int | None = None
@@ -349,17 +352,10 @@ class _PartitionWriter:
             self._used = max(self._used, number)
             txns = {self.producer_id: number}
             expect = {epoch_of(self.producer_id): self._epoch or 0}
-        name = f"part-{self._clock.uuid()}.snappy.parquet"
-        path = f"{self._table}/{name}"
         table = tables[0] if len(tables) == 1 else _concat(tables)
-        data = records.encode(table)
-        uploaded_us = self._clock.time_us()
-        self._store.put(path, data)
-        add = Add(name, len(data), table.num_rows, uploaded_us // 1000)
         try:
-            version = self._log.append([add], txns, expect=expect, deadline_s=timeout_s).version
+            commit = commit_table(self._log, table, txns=txns, expect=expect, timeout_s=timeout_s, clock=self._clock)
         except TxnAdvanced as error:
-            self._forget(path)
             if error.ours:
                 return (-1 if error.entry.commit_id is None else error.entry.version), True
             msg = (
@@ -367,22 +363,54 @@ class _PartitionWriter:
                 "this one writes nothing more. Give each producer its own id."
             )
             raise ProducerFenced(msg) from error
-        except (NotCommitted, TopicDeleted, UsageError):
-            self._forget(path)
-            raise
-        if self._clock.time_us() - uploaded_us > UPLOAD_VALID_S * 1e6:
-            # We slept between upload and commit, so long that maintenance may have taken the object for an orphan.
-            self._store.put(path, data)
-        return version, False
+        self.conflicts += commit.attempts - 1
+        return commit.version, False
 
     def _own(self) -> None:
         if self._epoch is None and self.producer_id is not None:
             self._epoch = self._log.claim(self.producer_id)
 
-    def _forget(self, path: str) -> None:
-        """Removes an object that no entry can ever name; if that fails, maintenance does it."""
-        with contextlib.suppress(StoreError):
-            self._store.delete([path])
+
+def commit_table(
+    log: DeltaLog,
+    table: Table,
+    *,
+    txns: Mapping[str, int],
+    expect: Mapping[str, int],
+    timeout_s: float,
+    clock: Clock,
+) -> Commit:
+    """Uploads the rows as one object and commits it; an object that no entry can ever name is removed again.
+
+    Args:
+        log: of the partition.
+        table: rows of the topic's Arrow schema.
+        txns: as for ``DeltaLog.append``.
+        expect: likewise.
+        timeout_s: how long the commit is tried.
+        clock: time and the object's name.
+
+    Raises:
+        TxnAdvanced, NotCommitted, TopicDeleted, UnsupportedTable: nothing was written.
+        CommitUnknown: nobody can say yet.
+        StoreError: the store failed.
+    """
+    name = f"part-{clock.uuid()}.snappy.parquet"
+    path = f"{log.table}/{name}"
+    data = records.encode(table)
+    uploaded_us = clock.time_us()
+    log.store.put(path, data)
+    add = Add(name, len(data), table.num_rows, uploaded_us // 1000)
+    try:
+        commit = log.append([add], txns, expect=expect, deadline_s=timeout_s)
+    except (TxnAdvanced, NotCommitted, UsageError):
+        with contextlib.suppress(StoreError):  # if it cannot be removed, maintenance does it
+            log.store.delete([path])
+        raise
+    if clock.time_us() - uploaded_us > UPLOAD_VALID_S * 1e6:
+        # We slept between upload and commit, so long that maintenance may have taken the object for an orphan.
+        log.store.put(path, data)
+    return commit
 
 
 class _Buffer:

@@ -44,6 +44,7 @@ _ARROW: Final[dict[str, Callable[[], DataType]]] = {
     "date": DataType.date32,
     "timestamp": lambda: TIMESTAMP,
 }
+_DECIMAL_DIGITS: Final = 100  # far beyond the 38 that a column can have
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
@@ -283,10 +284,16 @@ def _to_date(value: Any) -> date:
 
 
 def _to_decimal(value: Any) -> str:
-    if isinstance(value, bool | float):
+    # Not a float, which is not exact; not a list, which Decimal would take for sign, digits and exponent.
+    if isinstance(value, bool) or not isinstance(value, Decimal | int | str):
         msg = "not exact"
         raise ValueError(msg)
-    return f"{Decimal(value):f}"
+    number = Decimal(value)
+    # Written out, '1e999999999' takes a gigabyte.
+    if not number.is_finite() or abs(number.adjusted()) > _DECIMAL_DIGITS:
+        msg = "does not fit"
+        raise ValueError(msg)
+    return f"{number:f}"
 
 
 def rows_as_json(table: Table) -> list[str]:

@@ -9,15 +9,14 @@ between does no harm.
 from __future__ import annotations
 
 import errno
-import json
 import tempfile
-from typing import IO, TYPE_CHECKING, Any, Final, NoReturn, Self
+from typing import IO, TYPE_CHECKING, Any, Final, Self
 
 from arro3.core import Table
 from arro3.io import read_ipc_stream, write_ipc_stream
 
-from brokerless.errors import ConfigError, MessageError, SchemaError, UsageError
-from brokerless.records import to_table
+from brokerless.errors import ConfigError, MessageError, UsageError
+from brokerless.rows import RowReader
 from brokerless.topics import PRODUCED_AT
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ MAX_LINE_BYTES: Final = 8 * 2**20
 CHUNK_ROWS: Final = 10_000
 _CHUNK_BYTES: Final = 4 * 2**20
 _IN_MEMORY_BYTES: Final = 16 * 2**20
-_EXCERPT: Final = 60
 
 
 class Spool:
@@ -96,7 +94,7 @@ def _tables(lines: IO[bytes], source: str, topic: str, schema: Schema) -> Iterat
     rows: list[dict[str, Any]] = []
     numbers: list[int] = []
     size = number = 0
-    names = frozenset(schema.names)
+    reader = RowReader(topic, schema, optional=(PRODUCED_AT,))
     while line := lines.readline(MAX_LINE_BYTES + 1):
         number += 1
         if len(line) > MAX_LINE_BYTES:
@@ -107,74 +105,22 @@ def _tables(lines: IO[bytes], source: str, topic: str, schema: Schema) -> Iterat
             raise MessageError(msg)
         if not line.strip():
             continue
-        rows.append(_parse(line, f"{source}, line {number}", topic, names))
+        rows.append(reader.parse(line, place=f"{source}, line {number}"))
         numbers.append(number)
         size += len(line)
         if len(rows) >= CHUNK_ROWS or size >= _CHUNK_BYTES:
-            yield _table(rows, numbers, source, topic, schema)
+            yield _table(reader, rows, numbers, source)
             rows, numbers, size = [], [], 0
     if rows:
-        yield _table(rows, numbers, source, topic, schema)
+        yield _table(reader, rows, numbers, source)
 
 
-def _parse(line: bytes, place: str, topic: str, names: frozenset[str]) -> dict[str, Any]:
-    try:
-        row = json.loads(line, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        reason = f"{error.msg}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
-        msg = (
-            f"{place} is not JSON ({reason}): {_excerpt(line)}. Write one JSON object a line, such as "
-            f"{json.dumps(dict.fromkeys(sorted(names), '...'))}."
-        )
-        raise MessageError(msg) from None
-    if not isinstance(row, dict):
-        msg = (
-            f"{place} is not a JSON object: {_excerpt(line)}. Write one object a line, with the topic's columns "
-            f"{', '.join(sorted(names))}."
-        )
-        raise MessageError(msg)
-    if unknown := row.keys() - names - {PRODUCED_AT}:
-        msg = (
-            f"{place}: topic {topic!r} has no column {', '.join(map(repr, sorted(unknown)))}; it has "
-            f"{', '.join(sorted(names))}. Leave it out, or create a topic with it."
-        )
-        raise SchemaError(msg)
-    if missing := names - row.keys():
-        msg = (
-            f"{place} lacks the column {', '.join(map(repr, sorted(missing)))} of topic {topic!r}. "
-            "Add it, with null for no value."
-        )
-        raise SchemaError(msg)
-    return row
-
-
-def _no_constant(name: str) -> NoReturn:
-    msg = f"{name} is no JSON value"
-    raise ValueError(msg)
-
-
-def _excerpt(line: bytes) -> str:
-    text = line.strip()[: _EXCERPT + 1].decode("utf-8", "backslashreplace")
-    return repr(text if len(text) <= _EXCERPT else text[:_EXCERPT] + "...")
-
-
-def _table(rows: list[dict[str, Any]], numbers: list[int], source: str, topic: str, schema: Schema) -> Table:
-    try:
-        table = to_table(rows, schema, topic=topic, produced_at_us=0)
-    except UsageError:
-        # Rare, so it may be slow: one by one, to learn which line it is.
-        for row, number in zip(rows, numbers, strict=True):
-            try:
-                to_table([row], schema, topic=topic, produced_at_us=0)
-            except UsageError as error:
-                text = str(error).removeprefix("Row 0: ")
-                msg = f"{source}, line {number}: {text.rstrip('.')}. Correct the value."
-                raise MessageError(msg) from None
-        raise
+def _table(reader: RowReader, rows: list[dict[str, Any]], numbers: list[int], source: str) -> Table:
+    table = reader.table(rows, lambda row: f"{source}, line {numbers[row]}")
     if any(PRODUCED_AT in row for row in rows):
         return table
     # The producer stamps the time when it takes the messages, not when they were checked.
-    return table.select(list(schema.names))
+    return table.select(list(reader.schema.names))
 
 
 def _spool_error(error: OSError) -> UsageError | OSError:

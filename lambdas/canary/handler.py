@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from aws_lambda_powertools import Logger, Tracer
+from aws_lambda_powertools import Logger
 from aws_lambda_powertools.metrics import EphemeralMetrics
 
 from brokerless.aws.canary import Canary
@@ -25,14 +25,12 @@ ENVIRONMENT: Final = CanaryEnvironment.load()
 CANARY: Final = Canary(ENVIRONMENT.topic, ENVIRONMENT.output)
 
 logger = Logger()
-tracer = Tracer(auto_patch=False)  # the library speaks to S3 without boto3, so there is nothing to patch
 # Without a service, which would become a second dimension that no dashboard or alarm asks for.
 metrics = EphemeralMetrics(namespace=ENVIRONMENT.metrics_namespace, service="")
 metrics.set_default_dimensions(**{CANARY_LATENCY.dimension: ENVIRONMENT.pipeline})
 
 
 @logger.inject_lambda_context
-@tracer.capture_lambda_handler
 @metrics.log_metrics
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     """Answers the latency in seconds, or None.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from aws_lambda_powertools import Logger, Tracer
+from aws_lambda_powertools import Logger
 from aws_lambda_powertools.metrics import EphemeralMetrics
 
 from brokerless.aws.environment import MaintenanceEnvironment
@@ -28,14 +28,12 @@ ENVIRONMENT: Final = MaintenanceEnvironment.load()
 MAINTAINER: Final = Maintainer(log_retention_s=ENVIRONMENT.log_retention_s, grace_s=ENVIRONMENT.grace_s)
 
 logger = Logger()
-tracer = Tracer(auto_patch=False)  # the library speaks to S3 without boto3, so there is nothing to patch
 # Without a service, which would become a second dimension that no dashboard or alarm asks for.
 metrics = EphemeralMetrics(namespace=ENVIRONMENT.metrics_namespace, service="")
 metrics.set_default_dimensions(**{MAINTENANCE_SKIPPED.dimension: ENVIRONMENT.stage})
 
 
 @logger.inject_lambda_context
-@tracer.capture_lambda_handler
 @metrics.log_metrics
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, int]:
     """Answers how many tables had their turn, and what was removed and skipped.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from aws_lambda_powertools import Logger, Tracer
+from aws_lambda_powertools import Logger
 
 from brokerless.aws.environment import TopicsEnvironment
 from brokerless.aws.topics import on_event
@@ -21,11 +21,9 @@ ENVIRONMENT: Final = TopicsEnvironment.load()
 STORE: Final = open_store(Settings.load(root=ENVIRONMENT.root))
 
 logger = Logger()
-tracer = Tracer(auto_patch=False)  # the library speaks to S3 without boto3, so there is nothing to patch
 
 
 @logger.inject_lambda_context
-@tracer.capture_lambda_handler
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     """Answers ``PhysicalResourceId`` and ``Data``.
 

@@ -532,3 +532,57 @@ def test_a_log_without_metadata_is_damaged(store: FakeStore, clock: FakeClock) -
     store.put("t/_delta_log/00000000000000000000.json", body)
     with pytest.raises(Exception, match="before any metadata"):
         DeltaLog(store, "t", clock=clock).load()
+
+
+# Compare-and-set
+
+
+def test_a_txn_that_is_expected_may_move_to_a_lower_number(log: DeltaLog) -> None:
+    log.append([add("f")], {"s#1": 4, "s#0": 9})
+    log.append([add("g")], {"s#1": 5, "s#0": 0}, expect={"s#1": 4, "s#0": 9})
+    log.append([add("h")], {"s#1": 5, "s#0": 1}, expect={"s#1": 5, "s#0": 0})
+    assert (again(log).txn("s#1"), again(log).txn("s#0")) == (5, 1)
+    assert paths(log) == ["f", "g", "h"]
+
+
+def test_a_txn_that_is_not_expected_may_not(log: DeltaLog) -> None:
+    log.append([add("f")], {"s": 4, "other": 1})
+    with pytest.raises(TxnAdvanced):
+        log.append([add("g")], {"s": 3}, expect={"other": 1})
+    assert paths(log) == ["f"]
+
+
+@pytest.mark.parametrize(("present", "expected"), [({"s": 4}, -1), ({"s": 4}, 3), ({"s": 4}, 5), ({}, 0)])
+def test_what_is_not_as_expected_stops_the_commit(log: DeltaLog, present: dict[str, int], expected: int) -> None:
+    log.append([add("f")], present)
+    for handle in (log, again(log)):
+        with pytest.raises(TxnAdvanced) as caught:
+            handle.append([add("g")], {"s": 9}, expect={"s": expected})
+        assert (caught.value.app_id, caught.value.found) == ("s", present.get("s", -1))
+    assert paths(log) == ["f"]
+
+
+def test_absence_is_expected_as_minus_one_also_after_the_topic_was_created_again(log: DeltaLog) -> None:
+    log.append([add("old")], {"s": 4}, expect={"s": -1})
+    again(log).delete()
+    again(log).create(schema_string=SCHEMA, configuration={})
+    again(log).append([add("new")], {"s": 0}, expect={"s": -1})
+    assert again(log).txn("s") == 0
+
+
+def test_of_two_that_expect_the_same_one_commits(log: DeltaLog) -> None:
+    rival = again(log)
+    assert rival.state.version == 0
+    log.append([add("f")], {"s": 0}, expect={"s": -1})
+    with pytest.raises(TxnAdvanced):
+        rival.append([add("again")], {"s": 0}, expect={"s": -1})
+    assert paths(log) == ["f"]
+
+
+def test_a_rival_that_moves_another_txn_is_no_hindrance(log: DeltaLog) -> None:
+    rival = again(log)
+    log.append([add("f")], {"s": 7})
+    assert rival.refresh().txns["s"] == 7
+    log.append([add("r")], {"other": 1})
+    rival.append([add("g")], {"s": 2}, expect={"s": 7})
+    assert paths(log) == ["f", "r", "g"]

@@ -294,7 +294,7 @@ def test_watch_sweeps_now_and_then_and_survives_an_outage(store: FakeStore, cloc
     store.on_get = fail
     assert next(runs)[0].skipped == ("down",)
     store.on_get = None
-    clock.advance(HOUR)
+    clock.advance(2 * HOUR)
     assert next(runs)[0].objects_removed == 1
     stop.set()
     assert list(runs) == []

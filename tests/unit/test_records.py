@@ -116,6 +116,9 @@ WRONG: list[tuple[str, Any]] = [
     ("timestamp", 5),
     ("decimal(4,2)", Decimal(1000)),
     ("decimal(4,2)", 1.5),
+    ("decimal(4,2)", "1e999999999"),
+    ("decimal(4,2)", "1e-999999999"),
+    ("decimal(4,2)", (0, (1,), 999999999)),
     ("decimal(4,2)", "x"),
     ("string", {"nested": 1}),
 ]

@@ -1,0 +1,1 @@
+"""The generator: the example's messages at a steady rate."""

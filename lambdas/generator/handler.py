@@ -1,0 +1,48 @@
+"""Sends the example's messages: ``{"rate_per_s": 100, "duration_s": 50}``, or what the environment says.
+
+A run that is repeated sends its messages again: invoke it without retries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from aws_lambda_powertools import Logger
+
+from brokerless.aws.environment import GeneratorEnvironment
+from brokerless.generator import generate
+from brokerless.metrics import Meter
+from brokerless.settings import Settings
+from brokerless.store import open_store
+from lambdas.emf import emit
+
+if TYPE_CHECKING:
+    from aws_lambda_powertools.utilities.typing import LambdaContext
+
+ENVIRONMENT: Final = GeneratorEnvironment.load()
+METER: Final = Meter()
+
+logger = Logger()
+
+
+@logger.inject_lambda_context
+def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
+    """Answers how many messages were due, sent and acknowledged.
+
+    Raises:
+        BrokerlessError: the rate or duration cannot be, or a topic is not there; nothing was sent.
+    """
+    try:
+        generated = generate(
+            open_store(Settings.load(root=ENVIRONMENT.root)),
+            rate_per_s=event.get("rate_per_s", ENVIRONMENT.rate_per_s),
+            duration_s=event.get("duration_s", ENVIRONMENT.duration_s),
+            meter=METER,
+            remaining_s=lambda: context.get_remaining_time_in_millis() / 1000,
+        )
+    finally:
+        emit(METER, ENVIRONMENT.metrics_namespace)
+    log = logger.info if generated.acknowledged == generated.due else logger.warning
+    log("Messages were generated.", **asdict(generated))
+    return asdict(generated)

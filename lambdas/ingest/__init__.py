@@ -1,0 +1,1 @@
+"""The ingest function: messages of queues, streams, buses and HTTP requests into topics."""

@@ -1,0 +1,183 @@
+"""Events of AWS into messages of the library; what each service calls a message, its place and its topic.
+
+=========================  ==================================  ================  ==============================
+event                      source of a message                 position          topic
+=========================  ==================================  ================  ==============================
+SQS FIFO                   ``sqs/<queue>/<group>``             sequence number   message attribute ``topic``
+SQS standard               ``sqs/<queue>``                     none              message attribute ``topic``
+Kinesis                    ``kinesis/<stream>/<shard>``        sequence number   the default
+MSK, self-managed Kafka    ``kafka/<cluster>/<partition>``     offset            the default
+SNS                        ``sns/<topic>``                     none              message attribute ``topic``
+EventBridge                ``eventbridge/<source>/<type>``     none              the default
+=========================  ==================================  ================  ==============================
+
+What SNS and EventBridge put into a queue is unwrapped: the message is the notification's text, or the event's detail.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypedDict
+
+from aws_lambda_powertools.utilities.data_classes import (
+    EventBridgeEvent,
+    KafkaEvent,
+    KinesisStreamEvent,
+    LambdaFunctionUrlEvent,
+    SNSEvent,
+    SQSEvent,
+)
+
+from brokerless.errors import MessageError
+from brokerless.ingest import Incoming
+from brokerless.posts import Post
+from brokerless.rows import DECODER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_TOPIC: Final = "topic"
+_NOTIFICATION: Final = frozenset({"Type", "MessageId", "TopicArn", "Message", "Timestamp"})
+_EVENT: Final = frozenset({"id", "source", "detail-type", "detail", "account", "region"})
+
+
+class _KafkaItem(TypedDict):
+    partition: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The messages of an event.
+
+    Attributes:
+        partial: whether the service takes a list of those to deliver again; otherwise the function must fail.
+        stream: whether it delivers everything again from the first of them on.
+    """
+
+    messages: tuple[Incoming, ...]
+    partial: bool
+    stream: bool = False
+
+    def failures(self, failed: Iterable[Incoming]) -> dict[str, Any]:
+        """The answer that has these messages delivered again."""
+        if self.stream:
+            first: dict[str, Incoming] = {}
+            for message in failed:
+                first.setdefault(message.source, message)
+            failed = first.values()
+        return {"batchItemFailures": [{"itemIdentifier": message.item} for message in failed]}
+
+
+def post_of(event: dict[str, Any]) -> Post | None:
+    """The request, if the event is one of a function URL (or of an HTTP API, whose events are the same)."""
+    if "http" not in event.get("requestContext", {}):
+        return None
+    request = LambdaFunctionUrlEvent(event)
+    return Post(
+        method=request.request_context.http.method,
+        path=request.raw_path,
+        headers={name.lower(): value for name, value in request.headers.items()},
+        body=request.body or "",
+        base64_encoded=bool(request.is_base64_encoded),
+    )
+
+
+def batch_of(event: dict[str, Any]) -> Batch:
+    """The messages of an event of a queue, stream or bus.
+
+    Raises:
+        MessageError: the event is of none of these services.
+    """
+    if event.get("eventSource") in {"aws:kafka", "SelfManagedKafka"}:
+        return Batch(tuple(_kafka(event)), partial=True, stream=True)
+    if "detail-type" in event:
+        return Batch((_event_bridge(event),), partial=False)
+    records = event.get("Records") or [{}]
+    match records[0].get("eventSource") or records[0].get("EventSource"):
+        case "aws:sqs":
+            return Batch(tuple(_sqs(event)), partial=True)
+        case "aws:kinesis":
+            return Batch(tuple(_kinesis(event)), partial=True, stream=True)
+        case "aws:sns":
+            return Batch(tuple(_sns(event)), partial=False)
+    msg = (
+        f"An event with the keys {sorted(event)[:10]} is of no service that this function reads. Send it by SQS, SNS, "
+        "EventBridge, Kinesis, Kafka, or as a request to the function's URL."
+    )
+    raise MessageError(msg)
+
+
+def _sqs(event: dict[str, Any]) -> Iterator[Incoming]:
+    for record in SQSEvent(event).records:
+        attribute = record.message_attributes[_TOPIC]
+        topic = attribute.get("stringValue") if attribute else None
+        body, inner_topic = _unwrapped(record.body)
+        source, position = f"sqs/{record.event_source_arn}", None
+        # Standard queues can have message groups as well, but no sequence numbers.
+        if (number := record.attributes.sequence_number) is not None:
+            source, position = f"{source}/{record.attributes.message_group_id}", int(number)
+        yield Incoming(body, source, record.message_id, position, topic or inner_topic)
+
+
+def _kinesis(event: dict[str, Any]) -> Iterator[Incoming]:
+    for record in KinesisStreamEvent(event).records:
+        # With enhanced fan-out the source is a consumer of the stream, but the places are those of the shard.
+        stream = record.event_source_arn.partition("/consumer/")[0]
+        shard = record.event_id.partition(":")[0]
+        number = record.kinesis.sequence_number
+        yield Incoming(record.kinesis.data_as_bytes(), f"kinesis/{stream}/{shard}", number, int(number))
+
+
+def _kafka(event: dict[str, Any]) -> Iterator[Incoming]:
+    kafka = KafkaEvent(event)
+    # The order in which somebody listed the brokers says nothing.
+    cluster = kafka.event_source_arn or ",".join(sorted(kafka.decoded_bootstrap_servers))
+    for record in kafka.records:
+        body = record.decoded_value if record.get("value") is not None else None
+        item = _KafkaItem(partition=f"{record.topic}-{record.partition}", offset=record.offset)
+        source = f"kafka/{cluster}/{record.topic}/{record.partition}"
+        yield Incoming(body, source, item, record.offset)
+
+
+def _sns(event: dict[str, Any]) -> Iterator[Incoming]:
+    for record in SNSEvent(event).records:
+        body, _ = _unwrapped(record.sns.message)
+        yield Incoming(
+            body, f"sns/{record.sns.topic_arn}", record.sns.message_id, topic=_sns_topic(record.sns.raw_event)
+        )
+
+
+def _event_bridge(event: dict[str, Any]) -> Incoming:
+    bus = EventBridgeEvent(event)
+    return Incoming(json.dumps(bus.detail).encode(), f"eventbridge/{bus.source}/{bus.detail_type}", bus.get_id)
+
+
+def _unwrapped(text: str) -> tuple[bytes, str | None]:
+    """A message without the envelopes of SNS and EventBridge, and the topic that the envelope of SNS names.
+
+    The envelopes are known by keys that together no message has: a column cannot be called ``detail-type``, and
+    ``TopicArn`` with ``MessageId`` and the rest is no accident.
+    """
+    topic = None
+    if '"TopicArn"' in text and (found := _object(text)) and found.keys() >= _NOTIFICATION:
+        text, topic = str(found["Message"]), _sns_topic(found)
+    if '"detail-type"' in text and (found := _object(text)) and found.keys() >= _EVENT:
+        text = json.dumps(found["detail"])
+    return text.encode(errors="surrogatepass"), topic
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    try:
+        found = DECODER.decode(text)
+    except (ValueError, RecursionError):
+        return None  # no envelope; whether it is a message is for others to say
+    return found if isinstance(found, dict) else None
+
+
+def _sns_topic(notification: dict[str, Any]) -> str | None:
+    attributes = notification.get("MessageAttributes")
+    attribute = attributes.get(_TOPIC) if isinstance(attributes, dict) else None
+    value = attribute.get("Value") if isinstance(attribute, dict) else None
+    return value if isinstance(value, str) else None
