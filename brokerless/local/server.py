@@ -30,7 +30,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, Self
+from typing import TYPE_CHECKING, Final, Literal, Self, TypeVar
 
 from brokerless.errors import ConfigError
 
@@ -42,6 +42,8 @@ Kind = Literal["embedded", "minio"]
 """``embedded`` is ministack, from PyPI; ``minio`` is a MinIO binary, container or endpoint."""
 
 HOST: Final = "127.0.0.1"
+
+Started = TypeVar("Started")
 
 MINIO_BINARY_ENV: Final = "BROKERLESS_MINIO_BINARY"
 ACCESS_KEY_ENV: Final = "MINIO_S3_ACCESS_KEY"
@@ -124,7 +126,7 @@ class LocalServer:
             process, self._process = self._process, None
             on_stop, self._on_stop = self._on_stop, None
         if process is not None:
-            _end_child(process, grace_s=grace_s)
+            end_child(process, grace_s=grace_s)
         if on_stop is not None:
             on_stop()
 
@@ -164,41 +166,17 @@ def start_embedded(
         ConfigError: ministack is not installed, the port is taken, the disk is full or not writable, or the server
             did not come up.
     """
-    data_dir = prepare(data_dir)
-    temporary = data_dir / "tmp"
-    for part in ("objects", "state"):
-        (data_dir / part).mkdir(exist_ok=True)
-    # Left over from a killed run: a pid file only.
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
+    data_dir = prepare_ministack(data_dir)
 
     def attempt(chosen: int) -> LocalServer:
         nonce = secrets.token_hex(16)
-        process = _spawn(
+        process = spawn(
             _ministack_command(detached=detached),
-            environ={
-                "BIND_HOST": HOST,
-                "GATEWAY_PORT": str(chosen),
-                "SERVICES": "s3",
-                "S3_PERSIST": "1",
-                "S3_DATA_DIR": str(data_dir / "objects"),
-                "STATE_DIR": str(data_dir / "state"),
-                "TMPDIR": str(temporary),
-                # At INFO it logs every request.
-                "LOG_LEVEL": "WARNING",
-                # Would open two more ports, one of them for everybody.
-                "IOT_MTLS_ENABLED": "0",
-                "SFTP_ENABLED": "0",
-                # It removes containers of an earlier run; it never has any here, and the user's are none of its
-                # business.
-                "DOCKER_HOST": f"unix://{temporary / 'no-docker'}",
-                # Comes back in the health answer: this is how our server is told from one that holds the port.
-                "MINISTACK_EDITION": nonce,
-            },
+            environ={**ministack_environ(data_dir, port=chosen, nonce=nonce), "SERVICES": "s3"},
             log_file=log_file or data_dir / "server.log",
             detached=detached,
         )
-        _wait_ready(
+        wait_ready(
             process,
             name="The embedded S3 server",
             port=chosen,
@@ -212,10 +190,52 @@ def start_embedded(
             access_key="brokerless",
             secret_key="brokerless",  # noqa: S106
             process=process,
-            on_stop=lambda: shutil.rmtree(temporary, ignore_errors=True),
+            on_stop=lambda: shutil.rmtree(data_dir / "tmp", ignore_errors=True),
         )
 
-    return _on_free_port(port, attempt)
+    return on_free_port(port, attempt)
+
+
+def prepare_ministack(data_dir: Path) -> Path:
+    """The directory of ``ministack_environ``, absolute, with what ministack expects in it.
+
+    Raises:
+        ConfigError: the disk is full or not writable.
+    """
+    data_dir = prepare(data_dir)
+    for part in ("objects", "state"):
+        (data_dir / part).mkdir(exist_ok=True)
+    # Left over from a killed run: a pid file only.
+    shutil.rmtree(data_dir / "tmp", ignore_errors=True)
+    (data_dir / "tmp").mkdir()
+    return data_dir
+
+
+def ministack_environ(data_dir: Path, *, port: int, nonce: str) -> dict[str, str]:
+    """The environment in which ministack keeps to the loopback interface and to ``data_dir``.
+
+    Args:
+        data_dir: from ``prepare_ministack``. Objects are in ``objects``, and what need not last in ``tmp``.
+        port: where it listens.
+        nonce: comes back in the answer of ``/_ministack/health``: this is how our server is told from one that holds
+            the port.
+    """
+    return {
+        "BIND_HOST": HOST,
+        "GATEWAY_PORT": str(port),
+        "S3_PERSIST": "1",
+        "S3_DATA_DIR": str(data_dir / "objects"),
+        "STATE_DIR": str(data_dir / "state"),
+        "TMPDIR": str(data_dir / "tmp"),
+        # At INFO it logs every request.
+        "LOG_LEVEL": "WARNING",
+        # Would open two more ports, one of them for everybody.
+        "IOT_MTLS_ENABLED": "0",
+        "SFTP_ENABLED": "0",
+        # It removes containers of an earlier run; it never has any here, and the user's are none of its business.
+        "DOCKER_HOST": f"unix://{data_dir / 'tmp' / 'no-docker'}",
+        "MINISTACK_EDITION": nonce,
+    }
 
 
 def _ministack_command(*, detached: bool) -> list[str]:
@@ -288,7 +308,7 @@ def start_minio(
     log = log_file or data_dir / "server.log"
 
     def attempt(chosen: int) -> LocalServer:
-        process = _spawn(
+        process = spawn(
             [
                 str(binary),
                 "server",
@@ -319,7 +339,7 @@ def start_minio(
                 http_get(chosen, "/minio/health/ready", header="Server")
             )
 
-        _wait_ready(process, name="MinIO", port=chosen, log_file=log, is_ready=is_ready)
+        wait_ready(process, name="MinIO", port=chosen, log_file=log, is_ready=is_ready)
         return LocalServer(
             kind="minio",
             endpoint=f"http://{HOST}:{chosen}",
@@ -328,7 +348,7 @@ def start_minio(
             process=process,
         )
 
-    return _on_free_port(port, attempt)
+    return on_free_port(port, attempt)
 
 
 def start_minio_compose(
@@ -465,7 +485,12 @@ class _PortTaken(ConfigError):
     """Somebody else listens on the port."""
 
 
-def _on_free_port(port: int | None, attempt: Callable[[int], LocalServer]) -> LocalServer:
+def on_free_port(port: int | None, attempt: Callable[[int], Started]) -> Started:
+    """What ``attempt`` makes of a port: the given one, or free ones until nobody else was faster.
+
+    Raises:
+        ConfigError: the given port cannot be used, or what ``attempt`` raises.
+    """
     if port is not None:
         _check_port(port)
         return attempt(port)
@@ -528,9 +553,26 @@ _PASSED_ON: Final = frozenset(
 )
 
 
-def _spawn(
-    command: list[str], *, environ: Mapping[str, str], log_file: Path, detached: bool
+def spawn(
+    command: list[str],
+    *,
+    environ: Mapping[str, str],
+    log_file: Path,
+    detached: bool = False,
+    cwd: Path | None = None,
 ) -> subprocess.Popen[bytes]:
+    """A server's process, leader of its own process group.
+
+    Args:
+        command: what to run.
+        environ: its environment, beside what any program needs to start.
+        log_file: gets its output; replaced.
+        detached: it gets its own session; otherwise its standard input is a pipe that ends with this process.
+        cwd: where it runs.
+
+    Raises:
+        ConfigError: it cannot be run.
+    """
     base = {name: value for name, value in os.environ.items() if name in _PASSED_ON}
     try:
         with log_file.open("wb") as log:
@@ -540,6 +582,7 @@ def _spawn(
                 stdin=subprocess.DEVNULL if detached else subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                cwd=cwd,
                 start_new_session=detached,
                 # Ctrl-C in a terminal reaches the whole group: the server must outlive it until its clients are done.
                 process_group=None if detached else 0,
@@ -549,10 +592,14 @@ def _spawn(
         raise ConfigError(msg) from error
 
 
-def _wait_ready(
+def wait_ready(
     process: subprocess.Popen[bytes], *, name: str, port: int, log_file: Path, is_ready: Callable[[], bool]
 ) -> None:
-    """Returns once ``is_ready``; otherwise ends the process and raises."""
+    """Returns once ``is_ready``; otherwise ends the process and raises.
+
+    Raises:
+        ConfigError: the process ended, the port is taken, the disk is full, or nothing answered in time.
+    """
     deadline = time.monotonic() + _READY_DEADLINE_S
     try:
         while process.poll() is None:
@@ -570,11 +617,12 @@ def _wait_ready(
         msg = f"{name} ended with exit code {process.returncode} at its start. {_log_tail(log_file)}"
         raise ConfigError(msg)
     except BaseException:
-        _end_child(process, grace_s=1.0)
+        end_child(process, grace_s=1.0)
         raise
 
 
-def _end_child(process: subprocess.Popen[bytes], *, grace_s: float) -> None:
+def end_child(process: subprocess.Popen[bytes], *, grace_s: float) -> None:
+    """Ends a process made by ``spawn``: end of its input and SIGTERM, and SIGKILL after ``grace_s`` seconds."""
     # Ends the embedded server at once; by SIGTERM alone it waits a second for idle connections.
     if process.stdin is not None:
         with contextlib.suppress(OSError):

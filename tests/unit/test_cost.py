@@ -566,8 +566,8 @@ def test_brokerless_by_item() -> None:
     assert found["readers' reading"] == pytest.approx(13 * month_m * 0.4)
     assert found["storage"] == pytest.approx(BARE.stored_bytes / 2**30 * 0.023)
     assert found["pipeline"] == pytest.approx(112.42)
-    # every quarter of an hour each 1,000 objects are listed
-    pages = 4 * 730 * 16.5 * 86_400 * 7 / 1000
+    # once a day each 1,000 objects are listed
+    pages = 730 / 24 * 16.5 * 86_400 * 7 / 1000
     assert found["maintenance"] == pytest.approx(lambda_usd(8760, (8760 * 5 + pages * 0.05) * 2))
     assert found["controller"] == pytest.approx(lambda_usd(8760, 8760 * 0.5))
     # 3 tables each five minutes: 2 PUT, 2 LIST and 50 GET
