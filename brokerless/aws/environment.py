@@ -108,7 +108,7 @@ class ControllerEnvironment(Environment):
     """Of ``lambdas/stream_controller``.
 
     Attributes:
-        state_prefix: the SSM parameter path below which each pipeline has its record.
+        state_prefix: where each pipeline has its record, ``s3://bucket/path``; not below the root of topics.
     """
 
     state_prefix: str

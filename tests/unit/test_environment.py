@@ -22,7 +22,7 @@ ALL = [
     IngestEnvironment(**COMMON, root=ROOT, topics=("a", "b"), default_topic="a", max_body_bytes=1000),
     IngestEnvironment(**COMMON, root=ROOT, topics=(), default_topic="", max_body_bytes=1),
     GeneratorEnvironment(**COMMON, root=ROOT, rate_per_s=0.5, duration_s=50),
-    ControllerEnvironment(**COMMON, state_prefix="/brokerless/dev"),
+    ControllerEnvironment(**COMMON, state_prefix="s3://bucket/controller"),
     MaintenanceEnvironment(**COMMON, root=ROOT, log_retention_s=604800.0, grace_s=3600, sweep_every_s=1e7),
     CanaryEnvironment(**COMMON, root=ROOT, topic="in", output="out", pipeline="p", timeout_s=30.25),
     TopicsEnvironment(**COMMON, root=ROOT),

@@ -1,0 +1,1 @@
+"""Keeps streaming jobs running as they were deployed."""
