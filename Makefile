@@ -59,20 +59,20 @@ down: setup ## Stop it
 assets: setup-aws ## Build what is deployed: function packages, wheels, job archives (cached under build/)
 	@$(BIN)/python -m infra.assets
 
-synth: assets ## CloudFormation templates of STAGE into cdk.out; needs no AWS account and no network
+synth: setup-aws ## CloudFormation templates of STAGE into cdk.out; needs no AWS account and no network
 	@$(CDK) synth --quiet -c stage=$(STAGE) $(ARGS)
 
-diff: assets ## What a deployment of STAGE would change
+diff: setup-aws ## What a deployment of STAGE would change
 	@$(CDK) diff -c stage=$(STAGE) $(ARGS)
 
-deploy: assets ## Deploy STAGE to the AWS account of your credentials
+deploy: setup-aws ## Deploy STAGE to the AWS account of your credentials
 	@$(CDK) deploy --all -c stage=$(STAGE) $(ARGS)
 
 destroy: setup-aws ## Remove STAGE; what its configuration retains (data, in prod) stays
 	@$(CDK) destroy --all -c stage=$(STAGE) $(ARGS)
 
-deploy-local: assets ## Deploy to an emulator on this machine, use it, update it, destroy it: the whole path, no account
-	@$(BIN)/python -m infra.local $(ARGS)
+deploy-local: setup-aws ## Deploy to an emulator on this machine, use it, update it, destroy it: the whole path, no account
+	$(BIN)/python -m pytest tests/infra/test_deploy_local.py -v $(ARGS)
 
 lock: setup ## Resolve both lock files anew from pyproject.toml (installs uv into .venv)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv

@@ -34,7 +34,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from brokerless.aws.engines import AnswerLost, Engine, EngineBusy, EngineName, Place, Run, Start, StartRefused
-from brokerless.aws.runbook_state import Desired, Failure, Pending, Record, Records, RunRef
+from brokerless.aws.pipeline_records import Desired, Failure, Pending, Record, Records, RunRef
 from brokerless.errors import BrokerlessError, ConfigError, StoreError
 
 if TYPE_CHECKING:

@@ -51,8 +51,9 @@ def run_job(
     args, _ = _parser(name, inputs, output, description).parse_known_args(argv)
     try:
         settings = Settings.load(profile=args.profile, root=args.root)
-        if args.state_dir is not None:
-            settings = replace(settings, state_dir=args.state_dir)
+        settings = replace(
+            settings, region=args.region or settings.region, state_dir=args.state_dir or settings.state_dir
+        )
         if args.metrics_namespace and args.metrics_file:
             msg = "--metrics-namespace and --metrics-file exclude each other; give one of them."
             raise ConfigError(msg)
@@ -70,6 +71,7 @@ def _parser(name: str, inputs: Sequence[str], output: str, description: str | No
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--root", help="where topics are (default: BROKERLESS_ROOT)")
     parser.add_argument("--profile", help="embedded, minio or aws (default: BROKERLESS_PROFILE)")
+    parser.add_argument("--region", help="of AWS (default: AWS_REGION, which Glue does not set)")
     parser.add_argument("--inputs", type=_names, default=list(inputs), help="input topics, comma-separated")
     parser.add_argument("--output", default=output, help="output topic")
     parser.add_argument("--name", default=name, help="the pipeline's name; its progress is kept under it")

@@ -22,7 +22,7 @@ from botocore.config import Config
 from brokerless.aws.controller import Controller, Request, Status
 from brokerless.aws.engines import EmrServerlessEngine, GlueEngine, Place, client_config
 from brokerless.aws.environment import ControllerEnvironment
-from brokerless.aws.runbook_state import Desired, S3Records
+from brokerless.aws.pipeline_records import Desired, S3Records
 from brokerless.clock import SYSTEM
 from brokerless.errors import StoreError, UsageError
 from brokerless.metrics import GAVE_UP, PIPELINE_RUNNING, RESTARTS, RUN_FAILURES

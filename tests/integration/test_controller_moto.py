@@ -34,7 +34,7 @@ from brokerless.aws.engines import (
     client_config,
 )
 from brokerless.aws.environment import ControllerEnvironment
-from brokerless.aws.runbook_state import Desired, Record, S3Records
+from brokerless.aws.pipeline_records import Desired, Record, S3Records
 from brokerless.clock import SYSTEM
 from brokerless.errors import ConfigError, StoreError
 

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from brokerless.aws.controller import CALL_S, DOUBT_S, SUCCESSOR_S, Controller, DeployFailed, Request, Status
 from brokerless.aws.engines import AnswerLost, EmrJob, EngineBusy, Place, Run, Start, StartRefused
-from brokerless.aws.runbook_state import Desired, Record, Stored
+from brokerless.aws.pipeline_records import Desired, Record, Stored
 from brokerless.errors import ConfigError, StoreError
 from tests.support.fakes import FakeClock
 

@@ -1,0 +1,124 @@
+"""Who may do what: statements written by hand, no wider than the library needs.
+
+``grant`` methods of the CDK are not used for data: they add wildcards such as ``s3:GetObject*`` and ``s3:List*``. A
+role that appends to a topic reaches its tables and nothing else in the bucket.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import aws_cdk as cdk
+from aws_cdk import aws_iam as iam
+
+from brokerless.topics import dead_letters, partition_table
+from infra.checks import acknowledge_resources
+from infra.storage import STATE, TOPICS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from aws_cdk import aws_kms as kms
+
+    from infra.config import TopicConfig
+    from infra.storage import Storage
+
+_READ: Final = ("s3:GetObject",)
+_APPEND: Final = ("s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:PutObject")
+_MOST_LISTED: Final = 10
+
+_OBJECTS = "A table is all objects below its name; their names are not known before they are written."
+
+
+def topic_tables(topic: TopicConfig) -> tuple[str, ...]:
+    """The tables that a producer of the topic appends to, as patterns: its partitions, and its dead letters."""
+    if topic.partitions <= _MOST_LISTED:
+        tables = [partition_table(topic.name, number) for number in range(topic.partitions)]
+    else:
+        # A policy has room for some hundred names only. One question mark a digit: no other topic's name fits.
+        digits = len(str(topic.partitions - 1))
+        tables = [topic.name, *(f"{topic.name}.{'?' * count}" for count in range(1, digits + 1))]
+    return (*tables, dead_letters(topic.name))
+
+
+def allow_reading(role: iam.Role, storage: Storage, tables: Iterable[str]) -> None:
+    """Reading these tables."""
+    _allow(role, storage, tables, _READ)
+
+
+def allow_appending(role: iam.Role, storage: Storage, tables: Iterable[str]) -> None:
+    """Committing to these tables, which takes reading them, and removing a file that could not be committed."""
+    _allow(role, storage, tables, _APPEND)
+
+
+def allow_maintaining(role: iam.Role, storage: Storage) -> None:
+    """All objects of all topics, deleted ones too, whose names nobody configures any more."""
+    why = "It cleans up every table below the root, also those of deleted topics."
+    _allow_prefixes(role, storage, [TOPICS], _APPEND, why)
+
+
+def allow_state(role: iam.Role, storage: Storage) -> None:
+    """The controller's records."""
+    _allow_prefixes(role, storage, [STATE], _APPEND, "One record a pipeline, below a prefix of the controller's own.")
+
+
+def allow_scratch(role: iam.Role, storage: Storage, prefix: str) -> None:
+    """Reading, writing and deleting below a prefix of the scratch bucket."""
+    objects = f"{storage.scratch_arn}/{prefix}/*"
+    role.add_to_policy(iam.PolicyStatement(actions=list(_APPEND), resources=[objects]))
+    role.add_to_policy(
+        iam.PolicyStatement(
+            actions=["s3:ListBucket"],
+            resources=[storage.scratch_arn],
+            conditions={"StringLike": {"s3:prefix": [f"{prefix}/*"]}},
+        )
+    )
+    acknowledge_resources(role, [objects], "Scratch files of this job only; their names are made by Spark.")
+
+
+def allow_metrics(role: iam.Role, namespaces: Sequence[str]) -> None:
+    """Sending metrics to these namespaces of CloudWatch."""
+    role.add_to_policy(
+        iam.PolicyStatement(
+            actions=["cloudwatch:PutMetricData"],
+            resources=["*"],
+            conditions={"StringEquals": {"cloudwatch:namespace": list(namespaces)}},
+        )
+    )
+    acknowledge_resources(role, ["*"], "PutMetricData knows no resources; the condition limits it to the namespace.")
+
+
+def allow_key(role: iam.Role, key: kms.IKey | None, *, service: str) -> None:
+    """Using the stage's key by way of one service, for example ``s3``; nothing if there is no key."""
+    if key is None:
+        return
+    role.add_to_policy(
+        iam.PolicyStatement(
+            actions=["kms:Decrypt", "kms:GenerateDataKey"],
+            resources=[key.key_arn],
+            conditions={"StringEquals": {"kms:ViaService": f"{service}.{cdk.Aws.REGION}.amazonaws.com"}},
+        )
+    )
+
+
+def _allow(role: iam.Role, storage: Storage, tables: Iterable[str], actions: Sequence[str]) -> None:
+    prefixes = [f"{TOPICS}/{table}" for table in sorted(set(tables))]
+    _allow_prefixes(role, storage, prefixes, actions, _OBJECTS)
+
+
+def _allow_prefixes(
+    role: iam.Role, storage: Storage, prefixes: Sequence[str], actions: Sequence[str], why: str
+) -> None:
+    objects = [f"{storage.data_arn}/{prefix}/*" for prefix in prefixes]
+    role.add_to_policy(iam.PolicyStatement(actions=list(actions), resources=objects))
+    role.add_to_policy(
+        iam.PolicyStatement(
+            actions=["s3:ListBucket"],
+            resources=[storage.data_arn],
+            # Also what makes S3 say of an object that it is not there, instead of refusing to say: readers poll for
+            # the next entry. S3 takes the object's name for the prefix then.
+            conditions={"StringLike": {"s3:prefix": [f"{prefix}/*" for prefix in prefixes]}},
+        )
+    )
+    acknowledge_resources(role, objects, why)
+    allow_key(role, storage.key, service="s3")

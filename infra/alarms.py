@@ -1,0 +1,205 @@
+"""Alarms, made from the metrics' definitions for each topic and pipeline of a stage, and whom they tell.
+
+An alarm that wakes somebody goes to the SNS topic ``page``, any other to ``morning``. Both send to the stage's e-mails,
+and a pager subscribes to the first. What an alarm means, and what to do, is in its description and the runbook.
+
+Latency above the objective is no reason to get up as long as the backlog shrinks: the alarm is a composite of two
+silent ones, and only the composite tells anybody.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import aws_cdk as cdk
+from aws_cdk import aws_cloudwatch as cloudwatch
+from aws_cdk import aws_cloudwatch_actions as actions
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_sns as sns
+from aws_cdk import aws_sns_subscriptions as subscriptions
+from constructs import Construct
+
+from brokerless.metrics import METRICS
+from infra.checks import acknowledge
+
+if TYPE_CHECKING:
+    from aws_cdk import aws_kms as kms
+
+    from brokerless.metrics import Alarm, Metric
+    from infra.config import StageConfig
+
+RUNBOOK: Final = "docs/runbook.md"
+
+_DOES_NOT_SHRINK: Final = "IF(backlog > 0 AND DIFF(backlog) >= 0, 1, 0)"
+"""The minimum of a window is the backlog's floor: what a healthy pipeline always works off is not in it."""
+
+
+def runbook(metric: Metric) -> str:
+    """Where the runbook says what to do about the metric's alarm."""
+    return f"{RUNBOOK}#{metric.name.lower()}"
+
+
+def watched(stage: StageConfig, metric: Metric) -> tuple[str, ...]:
+    """The values that the metric's dimension has in the stage."""
+    if metric.dimension == "Topic":
+        return tuple(topic.name for topic in stage.topics)
+    if metric.dimension == "Stage":
+        return (stage.name,)
+    with_canary_only = metric.emitter == "canary"
+    return tuple(p.name for p in stage.pipelines if p.canary is not None or not with_canary_only)
+
+
+def statistic_of(
+    stage: StageConfig, metric: Metric, of: str, *, statistic: str, period: cdk.Duration, label: str | None = None
+) -> cloudwatch.Metric:
+    """One statistic of one topic's, pipeline's or stage's metric."""
+    return cloudwatch.Metric(
+        namespace=stage.metrics_namespace,
+        metric_name=metric.name,
+        dimensions_map={metric.dimension: of},
+        statistic=statistic,
+        period=period,
+        label=label,
+    )
+
+
+class Alarms(Construct):
+    """All alarms of a stage.
+
+    Attributes:
+        page: told at once.
+        morning: told, too, but nobody needs to get up.
+        told: the alarms that tell one of the two.
+
+    Args:
+        scope: the parent.
+        construct_id: below it.
+        stage: the configuration.
+        encryption_key: of both SNS topics; its policy must let CloudWatch use it, as that of ``Storage`` does, or
+            alarms are never delivered. None leaves them unencrypted (AWS's own key for SNS is closed to CloudWatch);
+            alarms name topics and pipelines, never messages.
+    """
+
+    def __init__(
+        self, scope: Construct, construct_id: str, *, stage: StageConfig, encryption_key: kms.IKey | None
+    ) -> None:
+        super().__init__(scope, construct_id)
+        self._stage = stage
+        self.page = self._topic("Page", "somebody should look now", encryption_key)
+        self.morning = self._topic("Morning", "somebody should look in the morning", encryption_key)
+        self.told: list[cloudwatch.AlarmBase] = []
+        for metric in METRICS:
+            if metric.alarm is not None:
+                for of in watched(stage, metric):
+                    if not metric.alarm.canary or self._has_canary(of):
+                        self._tell(self._alarm(metric, metric.alarm, of), metric.alarm)
+
+    def _has_canary(self, pipeline: str) -> bool:
+        return any(known.name == pipeline and known.canary is not None for known in self._stage.pipelines)
+
+    def _topic(self, name: str, purpose: str, key: kms.IKey | None) -> sns.Topic:
+        stage = self._stage
+        topic = sns.Topic(
+            self,
+            name,
+            topic_name=f"{stage.prefix}-{name.lower()}",
+            display_name=f"brokerless {stage.name}: {purpose}",
+            master_key=key,
+            enforce_ssl=True,
+        )
+        # A policy of one's own replaces the default one, by which CloudWatch was allowed to.
+        topic.add_to_resource_policy(
+            iam.PolicyStatement(
+                sid="AlarmsOfThisAccount",
+                principals=[iam.ServicePrincipal("cloudwatch.amazonaws.com")],
+                actions=["sns:Publish"],
+                resources=[topic.topic_arn],
+                conditions={"StringEquals": {"aws:SourceAccount": cdk.Aws.ACCOUNT_ID}},
+            )
+        )
+        for email in stage.alarm_emails:
+            topic.add_subscription(subscriptions.EmailSubscription(email))
+            acknowledge(
+                topic,
+                "Serverless-SNSRedrivePolicy",
+                "What a mail server refuses is still on the dashboard; a queue of it would be read by nobody.",
+            )
+        return topic
+
+    def _alarm(self, metric: Metric, alarm: Alarm, of: str) -> cloudwatch.AlarmBase:
+        if alarm.backlog is None:
+            return self._bound(metric, alarm, of, suffix="", why=_description(metric, alarm))
+        late = self._bound(metric, alarm, of, suffix=f"-{alarm.statistic}", why=_half(metric))
+        stuck = self._backlog(alarm.backlog, alarm, of, why=_half(metric))
+        return cloudwatch.CompositeAlarm(
+            self,
+            f"{of}-{metric.name}",
+            composite_alarm_name=self._name(metric, of),
+            alarm_description=_description(metric, alarm),
+            alarm_rule=cloudwatch.AlarmRule.all_of(late, stuck),
+        )
+
+    def _bound(self, metric: Metric, alarm: Alarm, of: str, *, suffix: str, why: str) -> cloudwatch.Alarm:
+        above = alarm.below is None
+        return cloudwatch.Alarm(
+            self,
+            f"{of}-{metric.name}{suffix}",
+            alarm_name=self._name(metric, of) + suffix,
+            alarm_description=why,
+            metric=statistic_of(
+                self._stage, metric, of, statistic=alarm.statistic, period=cdk.Duration.minutes(alarm.minutes)
+            ),
+            threshold=self._threshold(alarm, of),
+            comparison_operator=cloudwatch.ComparisonOperator.GREATER_THAN_THRESHOLD
+            if above
+            else cloudwatch.ComparisonOperator.LESS_THAN_THRESHOLD,
+            evaluation_periods=1,
+            treat_missing_data=cloudwatch.TreatMissingData.BREACHING
+            if alarm.missing
+            else cloudwatch.TreatMissingData.NOT_BREACHING,
+        )
+
+    def _threshold(self, alarm: Alarm, of: str) -> float:
+        if alarm.above == "objective":
+            return next(known.latency_objective_p99_s for known in self._stage.pipelines if known.name == of)
+        return next(float(bound) for bound in (alarm.above, alarm.below) if bound is not None)
+
+    def _backlog(self, metric: Metric, alarm: Alarm, of: str, *, why: str) -> cloudwatch.Alarm:
+        period = cdk.Duration.minutes(alarm.minutes)
+        floor = statistic_of(self._stage, metric, of, statistic="Minimum", period=period)
+        return cloudwatch.Alarm(
+            self,
+            f"{of}-{metric.name}-growing",
+            alarm_name=f"{self._name(metric, of)}-growing",
+            alarm_description=why,
+            metric=cloudwatch.MathExpression(
+                expression=_DOES_NOT_SHRINK,
+                using_metrics={"backlog": floor},
+                period=period,
+                label="the backlog does not shrink",
+            ),
+            threshold=1,
+            comparison_operator=cloudwatch.ComparisonOperator.GREATER_THAN_OR_EQUAL_TO_THRESHOLD,
+            # DIFF has no value for the first window that it sees, so it has to see two.
+            evaluation_periods=2,
+            datapoints_to_alarm=1,
+            treat_missing_data=cloudwatch.TreatMissingData.NOT_BREACHING,
+        )
+
+    def _name(self, metric: Metric, of: str) -> str:
+        stage = self._stage.name
+        return f"{stage}-{metric.name}" if metric.dimension == "Stage" else f"{stage}-{of}-{metric.name}"
+
+    def _tell(self, made: cloudwatch.AlarmBase, alarm: Alarm) -> None:
+        action = actions.SnsAction(self.page if alarm.page else self.morning)
+        made.add_alarm_action(action)
+        made.add_ok_action(action)
+        self.told.append(made)
+
+
+def _description(metric: Metric, alarm: Alarm) -> str:
+    return f"{alarm.why} What to do: {runbook(metric)}"
+
+
+def _half(metric: Metric) -> str:
+    return f"Half of the alarm {metric.name}, which rings when both halves do. What to do then: {runbook(metric)}"

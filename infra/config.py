@@ -1,0 +1,553 @@
+"""What is deployed: one value a stage. A new topic or pipeline is one entry here, and everything else follows from it.
+
+The constructs read these values and nothing else, so that a stage can be understood, compared and tested as data.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, get_args
+
+from brokerless.errors import ConfigError
+from brokerless.local.example import INPUT_SCHEMA, NEW_YORK, PARIS, UNIFIED, UNIFIED_SCHEMA, ZONES
+from brokerless.metrics import NAMESPACE
+from brokerless.topics import (
+    MAX_PARTITIONS,
+    Schema,
+    check_name,
+    dead_letters,
+    partition_table,
+    split_table,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+REPOSITORY: Final = Path(__file__).resolve().parents[1]
+
+Engine = Literal["glue", "emr-serverless"]
+"""What runs a pipeline's Spark job."""
+
+Door = Literal["url", "sqs", "sqs-fifo", "kinesis", "sns", "eventbridge", "msk"]
+"""By which way messages come to the ingest function."""
+
+Architecture = Literal["arm64", "x86_64"]
+
+GlueWorker = Literal["G.025X", "G.1X", "G.2X"]
+
+_NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,22}[a-z0-9]")
+# Names of functions are made from stage, role and topic, and have 64 characters at most.
+_LONGEST_TOPIC: Final = 24
+_STAGE: Final = re.compile(r"[a-z][a-z0-9]{1,15}")
+_EMAIL: Final = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
+# What CloudWatch Logs accepts.
+_LOG_DAYS: Final = (1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731)
+
+
+# Above the classes, because some of them have defaults that are checked while this module is loaded.
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        msg = (
+            f"A pipeline cannot be called {name!r}: small letters, digits and hyphens, 2 to 24 of them, beginning "
+            "with a letter, because the names of AWS resources are made from it."
+        )
+        raise ConfigError(msg)
+
+
+def _check_choice(value: str, choices: object, what: str) -> None:
+    if value not in get_args(choices):
+        msg = f"{what} {value!r}; use one of {', '.join(get_args(choices))}."
+        raise ConfigError(msg)
+
+
+def _repeated(names: Iterable[str]) -> str | None:
+    counts = Counter(names)
+    return next((name for name, count in counts.items() if count > 1), None)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """A topic that producers write to.
+
+    Attributes:
+        name: of the topic.
+        schema: its columns, ``"date string, message string"``; ``_produced_at`` is implied.
+        partitions: how many tables it has. More of them let more producers commit at once.
+        doors: the ways to it through the ingest function, beside the library. Each one costs what its service costs.
+
+    Raises:
+        ConfigError: a name, number or door that cannot be.
+        SchemaError: a schema that cannot be read.
+    """
+
+    name: str
+    schema: str
+    partitions: int = 1
+    doors: tuple[Door, ...] = ("url",)
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        if len(self.name) > _LONGEST_TOPIC:
+            msg = f"Topic {self.name!r} has {len(self.name)} characters; use at most {_LONGEST_TOPIC} to deploy it."
+            raise ConfigError(msg)
+        Schema.parse(self.schema)
+        if not 1 <= self.partitions <= MAX_PARTITIONS:
+            msg = f"Topic {self.name!r} has {self.partitions} partitions; use 1 to {MAX_PARTITIONS}."
+            raise ConfigError(msg)
+        for door in self.doors:
+            if door not in get_args(Door):
+                msg = f"Topic {self.name!r} has the unknown door {door!r}; use one of {', '.join(get_args(Door))}."
+                raise ConfigError(msg)
+        if again := _repeated(self.doors):
+            msg = f"Topic {self.name!r} has the door {again!r} twice; name each once."
+            raise ConfigError(msg)
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineConfig:
+    """A streaming job from topics to one output topic and its dead letters.
+
+    Attributes:
+        name: of the pipeline: part of names of AWS resources, value of the metrics' dimension, and the key of its
+            progress in the output's log. Renaming it starts the pipeline anew.
+        script: the job's file, relative to ``glue_jobs/``.
+        inputs: topics that it reads: those of the stage or outputs of other pipelines.
+        output: the topic that it writes, and that no one else writes.
+        output_schema: the output's columns.
+        latency_objective_p99_s: seconds from a message's production to its commit in the output, which 99 of 100
+            messages must not exceed; the latency alarm's threshold.
+        engine: what runs it; the stage's engine if None.
+        workers: how many Glue workers, or EMR executors, at most; a Glue job needs two.
+        worker_type: of Glue.
+        driver: cores and memory in GB of EMR's driver.
+        executor: likewise of each executor.
+        arguments: further arguments of the script, for example ``(("--interval", "0.5"),)``.
+        canary: the input topic that the canary sends a message to each minute; None without canary. The pipeline must
+            carry the columns on: the canary knows its message by the column ``message``.
+
+    Raises:
+        ConfigError: a value that cannot be.
+        SchemaError: a schema that cannot be read.
+    """
+
+    name: str
+    script: str
+    inputs: tuple[str, ...]
+    output: str
+    output_schema: str
+    latency_objective_p99_s: float
+    engine: Engine | None = None
+    workers: int = 2
+    worker_type: GlueWorker = "G.025X"
+    driver: tuple[int, int] = (2, 4)
+    executor: tuple[int, int] = (2, 4)
+    arguments: tuple[tuple[str, str], ...] = ()
+    canary: str | None = None
+
+    def __post_init__(self) -> None:
+        where = f"Pipeline {self.name!r}"
+        _check_name(self.name)
+        check_name(self.output)
+        Schema.parse(self.output_schema)
+        if not (REPOSITORY / "glue_jobs" / self.script).is_file():
+            msg = f"{where} has the script {self.script!r}, which is not in glue_jobs/. Write it, or correct the name."
+            raise ConfigError(msg)
+        if not self.inputs:
+            msg = f"{where} has no inputs; name at least one topic."
+            raise ConfigError(msg)
+        if again := _repeated(self.inputs):
+            msg = f"{where} reads {again!r} twice; name each input once."
+            raise ConfigError(msg)
+        if self.output in self.inputs:
+            msg = f"{where} reads its own output {self.output!r}, which would never end; choose another output."
+            raise ConfigError(msg)
+        if not self.latency_objective_p99_s > 0:
+            msg = f"{where} has a latency objective of {self.latency_objective_p99_s} s; it must be above zero."
+            raise ConfigError(msg)
+        if self.engine is not None:
+            _check_choice(self.engine, Engine, f"{where} has the unknown engine")
+        _check_choice(self.worker_type, GlueWorker, f"{where} has the unknown worker type")
+        if self.workers < 2:
+            msg = f"{where} has {self.workers} workers; the driver needs one, so use at least 2."
+            raise ConfigError(msg)
+        if ("--engine", "delta") in self.arguments:
+            msg = (
+                f"{where} would write with Spark's own Delta writer, which does not commit conditionally; the data "
+                "bucket refuses its commits. Leave out --engine delta."
+            )
+            raise ConfigError(msg)
+        if self.canary is not None and self.canary not in self.inputs:
+            msg = f"{where} has its canary in {self.canary!r}, which it does not read; use one of {self.inputs}."
+            raise ConfigError(msg)
+
+    @property
+    def dead_letters(self) -> str:
+        """The topic with the messages that it could not process."""
+        return dead_letters(self.output)
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratorConfig:
+    """Example messages, made by a function.
+
+    Attributes:
+        rate_per_s: messages a second.
+        duration_s: for how long at a time, in seconds.
+        enabled: whether it runs each minute by itself; otherwise only when it is invoked by hand.
+    """
+
+    rate_per_s: float = 10.0
+    duration_s: float = 50.0
+    enabled: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.rate_per_s > 0 or not 0 < self.duration_s <= 600:
+            msg = (
+                f"The generator cannot send {self.rate_per_s} messages/s for {self.duration_s} s; "
+                "use a rate above 0 and at most 600 s, since a function ends after 15 minutes."
+            )
+            raise ConfigError(msg)
+        if self.enabled and self.duration_s > 50:
+            msg = f"The generator starts each minute, so it cannot run for {self.duration_s} s; use at most 50."
+            raise ConfigError(msg)
+
+
+@dataclass(frozen=True, slots=True)
+class VpcConfig:
+    """A network of the stage's own, without a way to the internet: endpoints lead to the AWS services.
+
+    Attributes:
+        cidr: its addresses.
+        zones: in how many availability zones; each interface endpoint costs about 7 USD a month and zone.
+    """
+
+    cidr: str = "10.42.0.0/20"
+    zones: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class MskConfig:
+    """An existing Kafka cluster that topics with the door ``msk`` are fed from, topic by topic of the same name.
+
+    Attributes:
+        cluster_arn: of the MSK cluster, which uses IAM access control.
+    """
+
+    cluster_arn: str
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """What the assets are built for.
+
+    Attributes:
+        architecture: of the functions' and EMR's processors. Glue has x86_64 always.
+        python: of the functions. 3.13 is what Glue 6.0 runs and what the library is tested with.
+    """
+
+    architecture: Architecture = "arm64"
+    python: str = "3.13"
+
+    def __post_init__(self) -> None:
+        _check_choice(self.architecture, Architecture, "Unknown architecture")
+        if not re.fullmatch(r"3\.\d+", self.python):
+            msg = f"Unknown Python {self.python!r}; write for example '3.13'."
+            raise ConfigError(msg)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    """A topic that must exist, whoever writes it: one for producers, or a pipeline's output.
+
+    Attributes:
+        name: of the topic.
+        schema: its columns.
+        partitions: how many tables it has.
+        dead_letters_of: the inputs of the pipeline that writes it; their columns are those of its dead-letter topic.
+    """
+
+    name: str
+    schema: str
+    partitions: int = 1
+    dead_letters_of: tuple[str, ...] = ()
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The tables of its partitions and of its dead letters, relative to the root."""
+        tables = [partition_table(self.name, number) for number in range(self.partitions)]
+        return (*tables, dead_letters(self.name)) if self.dead_letters_of else tuple(tables)
+
+
+@dataclass(frozen=True, slots=True)
+class StageConfig:
+    """All that one deployment is made from.
+
+    Attributes:
+        name: of the stage; part of all names, so that stages can share an account.
+        topics: those that producers write.
+        pipelines: from topics to topics.
+        engine: what runs pipelines that do not say.
+        retention_days: how far back in time readers may go.
+        kms: whether buckets, queues, logs and so on have a key of the stage's own (about 1 USD a month and requests).
+        vpc: a private network for functions and jobs; None for none, in which case all traffic to AWS is TLS to public
+            endpoints.
+        msk: the cluster behind doors ``msk``.
+        alarm_emails: who is told.
+        monthly_budget_usd: the stage's budget; at 80 % of it, spent or forecast, the e-mails go out. None for none.
+        removal: whether data goes when the stage is destroyed.
+        runtime: what the assets are built for.
+        generator: the example's producer.
+        log_retention_days: of all log groups.
+        max_failures_per_hour: after so many failed runs of a pipeline within an hour the controller gives up.
+        emr_python: the interpreter of EMR's jobs; it must be one of those that the asset ``environment`` was built for.
+        ingest_concurrency: at most so many copies of a topic's ingest function run at once; each is a writer.
+        reserve_concurrency: whether functions get these shares of the account's concurrency for themselves. False for
+            an account that is new: AWS keeps 10 unreserved, and new accounts have no more than that.
+
+    Raises:
+        ConfigError: values that do not fit together.
+    """
+
+    name: str
+    topics: tuple[TopicConfig, ...]
+    pipelines: tuple[PipelineConfig, ...]
+    engine: Engine = "glue"
+    retention_days: int = 7
+    kms: bool = True
+    vpc: VpcConfig | None = None
+    msk: MskConfig | None = None
+    alarm_emails: tuple[str, ...] = ()
+    monthly_budget_usd: float | None = None
+    removal: Literal["destroy", "retain"] = "retain"
+    runtime: Runtime = Runtime()
+    generator: GeneratorConfig = GeneratorConfig()
+    log_retention_days: int = 30
+    max_failures_per_hour: int = 5
+    emr_python: str = "/usr/bin/python3.13"
+    ingest_concurrency: int = 10
+    reserve_concurrency: bool = True
+
+    def __post_init__(self) -> None:
+        if not _STAGE.fullmatch(self.name):
+            msg = (
+                f"A stage cannot be called {self.name!r}: small letters and digits, 2 to 16 of them, beginning with a "
+                "letter, because the names of buckets are made from it."
+            )
+            raise ConfigError(msg)
+        _check_choice(self.engine, Engine, f"Stage {self.name!r} has the unknown engine")
+        self._check_topics()
+        self._check_numbers()
+        for topic in self.topics:
+            if "msk" in topic.doors and self.msk is None:
+                msg = f"Topic {topic.name!r} has the door 'msk', but stage {self.name!r} has no cluster; set its msk."
+                raise ConfigError(msg)
+        for email in self.alarm_emails:
+            if not _EMAIL.fullmatch(email):
+                msg = f"Stage {self.name!r} has the alarm e-mail {email!r}, which is no address."
+                raise ConfigError(msg)
+
+    def _check_topics(self) -> None:
+        for kind, names in (
+            ("topic", [topic.name for topic in self.topics]),
+            ("pipeline", [pipeline.name for pipeline in self.pipelines]),
+            ("output", [pipeline.output for pipeline in self.pipelines]),
+        ):
+            if again := _repeated(names):
+                msg = f"Stage {self.name!r} has the {kind} {again!r} twice; each needs a name of its own."
+                raise ConfigError(msg)
+        produced = {topic.name for topic in self.topics}
+        outputs = {pipeline.output for pipeline in self.pipelines}
+        known = produced | outputs | {pipeline.dead_letters for pipeline in self.pipelines}
+        for pipeline in self.pipelines:
+            if pipeline.output in produced:
+                msg = (
+                    f"Pipeline {pipeline.name!r} writes {pipeline.output!r}, which is a topic for producers too; "
+                    "a table has one committing writer, so choose another output or remove the topic."
+                )
+                raise ConfigError(msg)
+            for name in pipeline.inputs:
+                if name not in known:
+                    msg = (
+                        f"Pipeline {pipeline.name!r} reads the unknown topic {name!r}; stage {self.name!r} has: "
+                        f"{', '.join(sorted(known))}. Add a TopicConfig, or correct the name."
+                    )
+                    raise ConfigError(msg)
+            if pipeline.canary is not None:
+                self._check_canary(pipeline, pipeline.canary)
+        if again := _repeated(catalog_name(table) for plan in self.plans for table in plan.tables):
+            msg = f"Two tables of stage {self.name!r} would be {again!r} in the Glue catalog; rename one of the topics."
+            raise ConfigError(msg)
+
+    def _check_canary(self, pipeline: PipelineConfig, topic: str) -> None:
+        # Here, because what sends canaries loads the store, which the rest of a configuration does without.
+        from brokerless.aws.canary import COLUMN
+
+        for plan in self.plans:
+            if plan.name in (topic, pipeline.output) and COLUMN not in Schema.parse(plan.schema).names:
+                msg = (
+                    f"Pipeline {pipeline.name!r} cannot have a canary: topic {plan.name!r} lacks the column "
+                    f"{COLUMN!r}, by which the message is known. Add the column, or leave out canary."
+                )
+                raise ConfigError(msg)
+
+    def _check_numbers(self) -> None:
+        for what, value, least in (
+            ("retention_days", self.retention_days, 1),
+            ("max_failures_per_hour", self.max_failures_per_hour, 1),
+            ("ingest_concurrency", self.ingest_concurrency, 1),
+            ("monthly_budget_usd", self.monthly_budget_usd or 1, 1),
+        ):
+            if value < least:
+                msg = f"Stage {self.name!r} has {what} = {value}; use {least} or more."
+                raise ConfigError(msg)
+        if self.max_failures_per_hour > 10:
+            msg = f"Stage {self.name!r} has max_failures_per_hour = {self.max_failures_per_hour}; EMR takes at most 10."
+            raise ConfigError(msg)
+        if self.log_retention_days not in _LOG_DAYS:
+            msg = (
+                f"Stage {self.name!r} keeps logs for {self.log_retention_days} days; "
+                f"CloudWatch offers {', '.join(map(str, _LOG_DAYS))}."
+            )
+            raise ConfigError(msg)
+
+    @property
+    def metrics_namespace(self) -> str:
+        """The CloudWatch namespace of the stage's metrics."""
+        return f"{NAMESPACE}/{self.name}"
+
+    @property
+    def auto_delete(self) -> bool:
+        """Whether destroying the stage empties its buckets first."""
+        return self.removal == "destroy"
+
+    @property
+    def prefix(self) -> str:
+        """What names of AWS resources begin with."""
+        return f"brokerless-{self.name}"
+
+    @property
+    def log_prefix(self) -> str:
+        """What names of log groups begin with."""
+        return f"/brokerless/{self.name}"
+
+    @property
+    def database(self) -> str:
+        """The Glue catalog's database, by which Athena finds the tables."""
+        return catalog_name(self.prefix)
+
+    @property
+    def plans(self) -> tuple[TopicPlan, ...]:
+        """Every topic that must exist, inputs first."""
+        plans = [TopicPlan(topic.name, topic.schema, topic.partitions) for topic in self.topics]
+        for pipeline in self.pipelines:
+            plans.append(TopicPlan(pipeline.output, pipeline.output_schema, dead_letters_of=pipeline.inputs))
+        return tuple(plans)
+
+    @property
+    def failures_queue(self) -> str:
+        """The queue of events that no function could process."""
+        return f"{self.prefix}-failures"
+
+    def door_name(self, topic: TopicConfig) -> str:
+        """Of the queue, stream or SNS topic by which messages come to a topic."""
+        return f"{self.prefix}-{resource_name(topic.name)}"
+
+    def dead_letter_queue(self, topic: TopicConfig, door: Door) -> str:
+        """The queue of messages that came by a queue and could not be committed."""
+        return f"{self.door_name(topic)}-dead-letters{'.fifo' if door == 'sqs-fifo' else ''}"
+
+    @property
+    def queues_to_watch(self) -> tuple[str, ...]:
+        """The queues that should be empty."""
+        doors = [(topic, door) for topic in self.topics for door in topic.doors if door in ("sqs", "sqs-fifo")]
+        return (self.failures_queue, *(self.dead_letter_queue(topic, door) for topic, door in doors))
+
+    @property
+    def ingested(self) -> tuple[TopicConfig, ...]:
+        """The topics that have doors, and so a function that commits what comes through them."""
+        return tuple(topic for topic in self.topics if topic.doors)
+
+    @property
+    def has_example(self) -> bool:
+        """Whether the generator's topics are there."""
+        return set(ZONES) <= {topic.name for topic in self.topics}
+
+    def tables_of(self, names: Iterable[str]) -> tuple[str, ...]:
+        """The tables of these topics, relative to the root."""
+        wanted = set(names)
+        tables = [table for plan in self.plans for table in plan.tables]
+        return tuple(table for table in tables if split_table(table)[0] in wanted)
+
+    def engine_of(self, pipeline: PipelineConfig) -> Engine:
+        """What runs the pipeline."""
+        return pipeline.engine or self.engine
+
+
+def catalog_name(name: str) -> str:
+    """A name as Athena takes it without quotes: small letters, digits and underscores."""
+    return re.sub(r"[^a-z0-9_]", "_", name.lower())
+
+
+def resource_name(topic: str) -> str:
+    """A topic's name as a part of names of AWS resources."""
+    return catalog_name(topic).replace("_", "-")
+
+
+def stage_config(name: str) -> StageConfig:
+    """The stage with this name.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    try:
+        return STAGES[name]
+    except KeyError:
+        msg = f"Unknown stage {name!r}; infra/config.py has: {', '.join(STAGES)}."
+        raise ConfigError(msg) from None
+
+
+_TOPICS: Final = (
+    TopicConfig(NEW_YORK, INPUT_SCHEMA, doors=("url", "sqs")),
+    TopicConfig(PARIS, INPUT_SCHEMA, doors=("url", "sqs")),
+)
+
+_TIMEZONE_ETL: Final = PipelineConfig(
+    name="timezone-etl",
+    script="timezone_etl.py",
+    inputs=(NEW_YORK, PARIS),
+    output=UNIFIED,
+    output_schema=UNIFIED_SCHEMA,
+    latency_objective_p99_s=2.0,
+    canary=NEW_YORK,
+)
+
+_DEV: Final = StageConfig(
+    name="dev",
+    topics=_TOPICS,
+    pipelines=(_TIMEZONE_ETL,),
+    retention_days=1,
+    kms=False,
+    monthly_budget_usd=200,
+    removal="destroy",
+    log_retention_days=7,
+)
+
+STAGES: Final = {
+    "dev": _DEV,
+    "staging": replace(_DEV, name="staging", engine="emr-serverless", kms=True, monthly_budget_usd=400),
+    "prod": replace(
+        _DEV,
+        name="prod",
+        pipelines=(replace(_TIMEZONE_ETL, workers=2, worker_type="G.1X"),),
+        retention_days=7,
+        kms=True,
+        monthly_budget_usd=1000,
+        removal="retain",
+        log_retention_days=90,
+        ingest_concurrency=20,
+    ),
+}
+"""``staging`` runs on EMR Serverless so that both engines are exercised before ``prod`` is touched."""

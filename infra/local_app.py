@@ -1,0 +1,68 @@
+"""The CDK app of ``make deploy-local``: the stacks and templates of any stage, for the emulator on this machine.
+
+Only what cannot be otherwise is: the functions' packages fit this machine, because the emulator runs functions in
+this interpreter; the generator sends messages from the start; and topics have all doors that the emulator has.
+Context ``interval``: seconds between batches of the pipeline.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+from dataclasses import replace
+from typing import Final
+
+from brokerless.errors import BrokerlessError
+from brokerless.local.example import NEW_YORK, PARIS
+from infra.app import add_stage
+from infra.assets import build_assets
+from infra.config import STAGES, Door, GeneratorConfig, Runtime, StageConfig
+from infra.node import use_packaged_node
+
+STAGE: Final = "local"
+
+HOST_RUNTIME: Final = Runtime(
+    architecture="arm64" if platform.machine() in {"arm64", "aarch64"} else "x86_64",
+    python=f"{sys.version_info.major}.{sys.version_info.minor}",
+)
+"""What fits this machine and this interpreter."""
+
+INTERVAL_S: Final = "0.2"
+
+
+def local_stage(*, interval_s: str = INTERVAL_S) -> StageConfig:
+    """The stage ``dev`` as it is deployed to the emulator."""
+    dev = STAGES["dev"]
+    # Each door once: the example's topics have some of them only.
+    doors: dict[str, tuple[Door, ...]] = {
+        NEW_YORK: ("url", "sqs", "sns"),
+        PARIS: ("sqs-fifo", "kinesis", "eventbridge"),
+    }
+    return replace(
+        dev,
+        name=STAGE,
+        runtime=HOST_RUNTIME,
+        topics=tuple(replace(topic, doors=doors[topic.name]) for topic in dev.topics),
+        generator=GeneratorConfig(rate_per_s=5, duration_s=10, enabled=True),
+        pipelines=tuple(replace(pipeline, arguments=(("--interval", interval_s),)) for pipeline in dev.pipelines),
+    )
+
+
+def main() -> int:
+    """Synthesises the stage for the emulator. Returns the exit code."""
+    use_packaged_node()
+    import aws_cdk as cdk
+
+    app = cdk.App()
+    stage = local_stage(interval_s=app.node.try_get_context("interval") or INTERVAL_S)
+    try:
+        add_stage(app, stage, build_assets(stage.runtime))
+    except BrokerlessError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    app.synth()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""The stacks of a stage. They only compose: what a part is stands in its construct, who may use what stands here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypedDict
+
+import aws_cdk as cdk
+
+from infra import emr_job, glue_job
+from infra.access import allow_appending, allow_reading
+from infra.budget import StageBudget
+from infra.catalog import Catalog
+from infra.controller import StreamController
+from infra.functions import Failures, Platform, log_group
+from infra.ingest import Ingest, event_bus
+from infra.monitoring import Monitoring
+from infra.network import Network
+from infra.queue_alarms import QueueAlarms
+from infra.schedules import Canary, Generator, Maintenance
+from infra.spark import JobPlan
+from infra.storage import Storage
+from infra.topics import Topics
+
+if TYPE_CHECKING:
+    from constructs import Construct
+
+    from infra.assets import Assets
+    from infra.config import PipelineConfig, StageConfig
+
+
+class _Common(TypedDict):
+    platform: Platform
+    storage: Storage
+
+
+class DataStack(cdk.Stack):
+    """What must outlive everything else: buckets, key, catalog.
+
+    Attributes:
+        storage: buckets and key.
+    """
+
+    def __init__(self, scope: Construct, construct_id: str, *, stage: StageConfig) -> None:
+        super().__init__(
+            scope,
+            construct_id,
+            stack_name=f"{stage.prefix}-data",
+            description=f"brokerless, stage {stage.name}: where messages lie",
+            termination_protection=stage.removal == "retain",
+        )
+        self.storage = Storage(self, "Storage", stage=stage)
+        Catalog(self, "Catalog", stage=stage, storage=self.storage)
+
+
+class StreamStack(cdk.Stack):
+    """What moves messages: topics, functions, jobs and their controller. Can be destroyed and made again."""
+
+    def __init__(
+        self, scope: Construct, construct_id: str, *, stage: StageConfig, assets: Assets, data: DataStack
+    ) -> None:
+        super().__init__(
+            scope,
+            construct_id,
+            stack_name=f"{stage.prefix}-streams",
+            description=f"brokerless, stage {stage.name}: topics, functions and jobs",
+        )
+        # Names of buckets are known without asking the other stack, so that it has to be told to come first.
+        self.add_stack_dependency(data)
+        storage = data.storage
+        failures = Failures(self, "Failures", stage=stage, key=storage.key)
+        network = self._network(stage, storage)
+        self._storage = storage
+        self._platform = Platform(stage=stage, assets=assets, key=storage.key, failures=failures, network=network)
+        common: _Common = {"platform": self._platform, "storage": storage}
+        topics = Topics(self, "Topics", **common)
+        bus = event_bus(self, stage, storage.key)
+        writers = [
+            *(Ingest(self, f"Ingest-{topic.name}", topic=topic, bus=bus, **common) for topic in stage.ingested),
+            *(Canary(self, f"Canary-{one.name}", pipeline=one, **common) for one in stage.pipelines if one.canary),
+        ]
+        if stage.has_example:
+            writers.append(Generator(self, "Generator", **common))
+        Maintenance(self, "Maintenance", **common)
+        jobs = [self._job(pipeline) for pipeline in stage.pipelines]
+        controller = StreamController(self, "Controller", jobs=[job.managed for job in jobs], **common)
+        for one in (*writers, *controller.streams):
+            one.node.add_dependency(topics.resource)
+
+    def _network(self, stage: StageConfig, storage: Storage) -> Network | None:
+        if stage.vpc is None:
+            return None
+        flow = log_group(self, "FlowLog", stage=stage, key=storage.key, name=f"{stage.log_prefix}/network")
+        return Network(self, "Network", config=stage.vpc, flow_log=flow)
+
+    def _job(self, pipeline: PipelineConfig) -> glue_job.GlueJob | emr_job.EmrJob:
+        stage, storage = self._platform.stage, self._storage
+        name = f"Job-{pipeline.name}"
+        job: glue_job.GlueJob | emr_job.EmrJob
+        if stage.engine_of(pipeline) == "glue":
+            plan = JobPlan(stage, pipeline, storage.root, glue_job.usd_per_hour(pipeline))
+            job = glue_job.GlueJob(self, name, platform=self._platform, plan=plan, storage=storage)
+        else:
+            plan = JobPlan(stage, pipeline, storage.root, emr_job.usd_per_hour(pipeline, stage))
+            job = emr_job.EmrJob(self, name, platform=self._platform, plan=plan, storage=storage)
+        cdk.Tags.of(job).add("pipeline", pipeline.name)
+        allow_reading(job.role, storage, stage.tables_of(pipeline.inputs))
+        allow_appending(job.role, storage, stage.tables_of((pipeline.output, pipeline.dead_letters)))
+        return job
+
+
+class MonitoringStack(cdk.Stack):
+    """What watches: dashboard, alarms and budget. It knows metrics by name, so it can be changed without the rest."""
+
+    def __init__(self, scope: Construct, construct_id: str, *, stage: StageConfig, data: DataStack) -> None:
+        super().__init__(
+            scope,
+            construct_id,
+            stack_name=f"{stage.prefix}-monitoring",
+            description=f"brokerless, stage {stage.name}: dashboard, alarms and budget",
+        )
+        monitoring = Monitoring(self, "Monitoring", stage=stage, encryption_key=data.storage.key)
+        told = monitoring.alarms.morning
+        QueueAlarms(self, "Queues", stage=stage, told=told)
+        if stage.monthly_budget_usd is not None:
+            StageBudget(self, "Budget", stage=stage, usd=stage.monthly_budget_usd, told=told)
