@@ -91,11 +91,12 @@ class Alarms(Construct):
         for metric in METRICS:
             if metric.alarm is not None:
                 for of in watched(stage, metric):
-                    if not metric.alarm.canary or self._has_canary(of):
+                    if self._is_due(metric.alarm, of):
                         self._tell(self._alarm(metric, metric.alarm, of), metric.alarm)
 
-    def _has_canary(self, pipeline: str) -> bool:
-        return any(known.name == pipeline and known.canary is not None for known in self._stage.pipelines)
+    def _is_due(self, alarm: Alarm, of: str) -> bool:
+        pipeline = next((known for known in self._stage.pipelines if known.name == of), None)
+        return pipeline is None or (pipeline.watched if alarm.canary else pipeline.running)
 
     def _topic(self, name: str, purpose: str, key: kms.IKey | None) -> sns.Topic:
         stage = self._stage

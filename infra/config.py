@@ -127,6 +127,7 @@ class PipelineConfig:
         arguments: further arguments of the script, for example ``(("--interval", "0.5"),)``.
         canary: the input topic that the canary sends a message to each minute; None without canary. The pipeline must
             carry the columns on: the canary knows its message by the column ``message``.
+        running: False stops the job and keeps it stopped, without canary and alarms; messages wait in the inputs.
 
     Raises:
         ConfigError: a value that cannot be.
@@ -146,6 +147,7 @@ class PipelineConfig:
     executor: tuple[int, int] = (2, 4)
     arguments: tuple[tuple[str, str], ...] = ()
     canary: str | None = None
+    running: bool = True
 
     def __post_init__(self) -> None:
         where = f"Pipeline {self.name!r}"
@@ -182,6 +184,11 @@ class PipelineConfig:
         if self.canary is not None and self.canary not in self.inputs:
             msg = f"{where} has its canary in {self.canary!r}, which it does not read; use one of {self.inputs}."
             raise ConfigError(msg)
+
+    @property
+    def watched(self) -> bool:
+        """Whether a canary goes through it: nobody waits for messages of a pipeline that is stopped on purpose."""
+        return self.canary is not None and self.running
 
     @property
     def dead_letters(self) -> str:

@@ -102,6 +102,7 @@ class EmrJob(Construct):
                 config_hash=config_hash(plan, RELEASE, stage.emr_python),
                 job=run,
                 max_failures_per_hour=stage.max_failures_per_hour,
+                running=pipeline.running,
             ),
             arn=arn,
             resource=application,

@@ -111,6 +111,7 @@ class GlueJob(Construct):
                 code_hash=f"{script.digest[:16]}{wheels.digest[:16]}",
                 config_hash=config_hash(plan, GLUE_VERSION),
                 max_failures_per_hour=stage.max_failures_per_hour,
+                running=pipeline.running,
             ),
             arn=f"arn:aws:glue:{cdk.Aws.REGION}:{cdk.Aws.ACCOUNT_ID}:job/{plan.name}",
             resource=job,

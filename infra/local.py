@@ -35,6 +35,7 @@ from brokerless.local.server import (
     spawn,
     wait_ready,
 )
+from brokerless.settings import PROFILE_ENV, ROOT_ENV
 from infra.config import REPOSITORY
 from infra.emulator import ACCOUNT, DIRECTORY_ENV, REGION
 from infra.local_app import STAGE
@@ -283,14 +284,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _tour(emulator: Emulator) -> str:
-    lines = ["Deployed. To talk to it from another shell:", ""]
-    lines += [f"  export {name}={value}" for name, value in emulator.environ().items()]
-    lines += [f"  export BROKERLESS_PROFILE=aws BROKERLESS_ROOT=s3://brokerless-{STAGE}-topics", ""]
-    for stack in emulator.client("cloudformation").describe_stacks()["Stacks"]:
-        lines += [
-            f"  {stack['StackName']}.{output['OutputKey']} = {output['OutputValue']}"
-            for output in stack.get("Outputs", ())
-        ]
+    topics = emulator.client("lambda").get_function_configuration(FunctionName=f"brokerless-{STAGE}-topics")
+    root = topics["Environment"]["Variables"][ROOT_ENV]
+    variables = {**emulator.environ(), PROFILE_ENV: "aws", ROOT_ENV: root}
+    stacks = emulator.client("cloudformation").describe_stacks()["Stacks"]
+    outputs = {output["OutputKey"]: output["OutputValue"] for stack in stacks for output in stack.get("Outputs", ())}
+    lines = ["Deployed. In another shell:", ""]
+    lines += [f"  export {name}={value}" for name, value in variables.items()]
+    lines += [
+        "  brokerless tail timezone_unified",
+        "",
+        "What it is made of (emulated addresses are in docs/local-aws.md):",
+        "",
+    ]
+    lines += [f"  {name} = {value}" for name, value in outputs.items()]
     return "\n".join([*lines, "", f"Its log is {emulator.log}. Ctrl-C ends everything."])
 
 

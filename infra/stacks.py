@@ -76,7 +76,7 @@ class StreamStack(cdk.Stack):
         bus = event_bus(self, stage, storage.key)
         writers = [
             *(Ingest(self, f"Ingest-{topic.name}", topic=topic, bus=bus, **common) for topic in stage.ingested),
-            *(Canary(self, f"Canary-{one.name}", pipeline=one, **common) for one in stage.pipelines if one.canary),
+            *(Canary(self, f"Canary-{one.name}", pipeline=one, **common) for one in stage.pipelines if one.watched),
         ]
         if stage.has_example:
             writers.append(Generator(self, "Generator", **common))

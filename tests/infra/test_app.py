@@ -172,3 +172,18 @@ def test_the_commands_pins_are_exact() -> None:
     assert package["devDependencies"] == {"aws-cdk": "2.1148.1"}
     assert json.loads(lock)["packages"]["node_modules/aws-cdk"]["version"] == "2.1148.1"
     assert "resolved" not in lock
+
+
+def test_a_pipeline_that_is_stopped_on_purpose_alarms_nobody(synth: Callable[..., Synthesised]) -> None:
+    stage = STAGES["dev"]
+    stopped = synth(replace(stage, pipelines=(replace(stage.pipelines[0], running=False),)))
+    assert stopped.one("streams", "Custom::BrokerlessStream")["Desired"] == "STOPPED"
+    names = {
+        one["FunctionName"]
+        for one in stopped.resources("streams", "AWS::Lambda::Function").values()
+        if one.get("FunctionName")
+    }
+    assert "brokerless-dev-canary-timezone-etl" not in names
+    alarms = {one["AlarmName"] for one in stopped.resources("monitoring", "AWS::CloudWatch::Alarm").values()}
+    assert not [name for name in alarms if "timezone-etl" in name]
+    assert [name for name in alarms if "timezone1" in name]

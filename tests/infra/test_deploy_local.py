@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import subprocess
 import threading
 import time
 import uuid
@@ -54,7 +55,6 @@ class Cloud:
     emulator: Emulator
     deployment: Deployment
     stage: StageConfig
-    outputs: dict[str, str] = field(default_factory=dict)
     sent: list[str] = field(default_factory=list)
 
     def settings(self, credentials: Mapping[str, str] | None = None) -> Settings:
@@ -167,6 +167,12 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
         deployment.synth()
         deployment.deploy()
         yield Cloud(emulator, deployment, local_stage())
+    eventually(lambda: str(directory) not in processes(), within_s=10)
+
+
+def processes() -> str:
+    """The command lines of all processes."""
+    return subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
 
 
 def test_everything_is_deployed_and_a_second_look_finds_no_difference(cloud: Cloud) -> None:
