@@ -80,6 +80,7 @@ class Commit:
     version: int
     timestamp_ms: int
     attempts: int
+    commit_id: str
 
 
 class TxnAdvanced(Exception):
@@ -213,6 +214,9 @@ class DeltaLog:
     def _replay(self, state: TableState | None, with_files: bool) -> TableState | None:
         for entry in self.read_from(0 if state is None else state.version + 1):
             state = replayed(state, entry, uri=self.uri, with_files=with_files)
+        # Checkpoints do not say when their last entry was written, and times must not go back behind it.
+        if state is not None and not state.timestamp_ms and (last := self.read(state.version)) is not None:
+            state.timestamp_ms = last.timestamp_ms
         return state
 
     def txn(self, app_id: str) -> int | None:
@@ -457,7 +461,7 @@ class DeltaLog:
                     state.version, state.timestamp_ms = version, timestamp
                     state.txns.update(txns)
                     self._confirmed = looked
-                    return Commit(version, timestamp, attempts)
+                    return Commit(version, timestamp, attempts, commit_id)
                 self._absorb(rival)
                 self._check_rival(rival, txns, expect or {})
                 conflicts += 1

@@ -154,8 +154,9 @@ class Producer:
     def enqueue(self, messages: Messages, *, max_block_s: float | None = None) -> Future[tuple[Ack, ...]]:
         """Buffers the messages; they are committed with others after ``linger_s`` at the latest.
 
-        Calls are committed in their order. The future's result and errors are those of ``send``. A call whose
-        outcome is unknown does not stop the ones behind it: whether it lands or not, it stands before them.
+        Calls are committed in their order; a ``send`` in between goes past them (``flush`` first). The future's result
+        and errors are those of ``send``. A call whose outcome is unknown does not stop the ones behind it: whether it
+        lands or not, it stands before them.
 
         Args:
             messages: as for ``send``.
@@ -304,12 +305,12 @@ class _Call:
 
     def settle(self, topic: str) -> None:
         final = next((e for e in self.errors if isinstance(e, ProducerFenced | UsageError)), None)
+        unknown = any(isinstance(error, CommitUnknown) for error in self.errors)
         if not self.errors:
             self.future.set_result(tuple(self.acks))
-        elif final is not None and not self.acks:
-            self.future.set_exception(final)
+        elif final is not None and not self.acks and not unknown:
+            self.future.set_exception(final)  # the same for all messages: none of them will ever be in the log
         else:
-            unknown = any(isinstance(error, CommitUnknown) for error in self.errors)
             failure = DeliveryFailed(
                 f"{len(self.failed)} of {self.table.num_rows} messages for {topic!r} are not acknowledged"
                 f"{' and may or may not appear later' if unknown else '; they are not in the log'}: {self.errors[0]}",
@@ -398,7 +399,15 @@ def commit_table(
     name = f"part-{clock.uuid()}.snappy.parquet"
     path = f"{log.table}/{name}"
     data = records.encode(table)
-    uploaded_us = clock.time_us()
+    uploaded_s, uploaded_us = clock.monotonic(), clock.time_us()
+
+    def put_again_if_late() -> None:
+        # We slept between upload and commit, so long that maintenance may have taken the object for an orphan. Both
+        # clocks: the monotonic one stands still while a machine sleeps, the wall clock can be set back.
+        waited_s = max(clock.monotonic() - uploaded_s, (clock.time_us() - uploaded_us) / 1e6)
+        if waited_s > UPLOAD_VALID_S:
+            log.store.put(path, data)
+
     log.store.put(path, data)
     add = Add(name, len(data), table.num_rows, uploaded_us // 1000)
     try:
@@ -407,9 +416,19 @@ def commit_table(
         with contextlib.suppress(StoreError):  # if it cannot be removed, maintenance does it
             log.store.delete([path])
         raise
-    if clock.time_us() - uploaded_us > UPLOAD_VALID_S * 1e6:
-        # We slept between upload and commit, so long that maintenance may have taken the object for an orphan.
-        log.store.put(path, data)
+    except CommitUnknown:
+        with contextlib.suppress(StoreError):  # what is unknown already cannot become worse
+            put_again_if_late()
+        raise
+    try:
+        put_again_if_late()
+    except StoreError as error:
+        # Not "failed": the entry is in the log, and who sent the messages again would write them twice.
+        msg = (
+            f"{log.uri}: entry {commit.version} was written, but so late that its object may have been removed "
+            f"meanwhile, and the store did not take it again ({error})."
+        )
+        raise CommitUnknown(msg, table=log.uri, version=commit.version, commit_id=commit.commit_id) from error
     return commit
 
 

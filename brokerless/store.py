@@ -49,6 +49,7 @@ _RETRY: Final[RetryConfig] = {
     "retry_timeout": timedelta(seconds=RETRY_TIMEOUT_S),
     "backoff": {"init_backoff": timedelta(milliseconds=20), "max_backoff": timedelta(seconds=3), "base": 2},
 }
+_PAGE: Final = 1000  # what one LIST answers
 _ONCE: Final[RetryConfig] = {"max_retries": 0, "retry_timeout": timedelta(seconds=REQUEST_TIMEOUT_S)}
 
 Outcome = Literal["created", "exists", "unknown"]
@@ -150,7 +151,7 @@ class ObstoreStore:
     def list(self, prefix: str, *, after: str | None = None) -> Iterator[ObjectInfo]:
         """As ``Store.list``."""
         try:
-            for chunk in obstore.list(self._retrying, prefix, offset=after):
+            for chunk in obstore.list(self._retrying, prefix, offset=after, chunk_size=_PAGE):
                 self.requests["LIST"] += 1
                 for item in chunk:
                     yield ObjectInfo(item["path"], item["size"], item["last_modified"].timestamp())

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 @cache
 def application() -> typer.Typer:
     """The command with all its verbs."""
-    from brokerless.cli import app, bench, cost, doctor, jobs, messages, server, topics, verify
+    from brokerless.cli import app, bench, cost, doctor, jobs, messages, proxy, server, topics, verify
 
     # Each module registers its verbs when it is imported; the order here is the order in the help.
-    for module in (server, topics, messages, jobs, bench, cost, verify, doctor):
+    for module in (server, topics, messages, jobs, bench, cost, verify, doctor, proxy):
         module.register(app.app)
     return app.app
 

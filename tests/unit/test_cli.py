@@ -36,6 +36,8 @@ VERBS = [
     "up",
     "down",
     "status",
+    "verify",
+    "cost",
     "topics create",
     "topics list",
     "topics describe",

@@ -27,7 +27,8 @@ from brokerless.errors import (
 )
 from brokerless.log import DeltaLog
 from brokerless.partitioner import partition_of
-from brokerless.producer import Producer
+from brokerless.producer import Producer, _Call
+from brokerless.records import to_table
 from brokerless.topics import Schema
 from tests.support.fakes import FakeClock, FakeStore, Put
 
@@ -475,3 +476,15 @@ def test_a_buffered_call_cannot_be_cancelled(gate: Gate) -> None:
     gate.open.set()
     assert future.result(WAIT_S)
     producer.close()
+
+
+def test_an_unknown_outcome_is_not_hidden_by_another_partitions_refusal() -> None:
+    table = to_table([{"n": 1}, {"n": 2}], Schema.parse("n long"), topic="t", produced_at_us=0)
+    call = _Call(table, {})
+    call.fail(ProducerFenced("another one took over"), [0])
+    call.fail(CommitUnknown("nobody can say", table="t.1", version=3, commit_id="c"), [1])
+    call.settle("t")
+    with pytest.raises(DeliveryFailed) as failed:
+        call.future.result()
+    assert failed.value.unknown
+    assert failed.value.unacknowledged == (0, 1)

@@ -1,0 +1,180 @@
+"""``brokerless verify``: what is wrong with a topic's tables, or with what programs recorded about it."""
+
+from __future__ import annotations
+
+from pathlib import Path  # noqa: TC003  # typer reads the annotations
+from typing import TYPE_CHECKING, Annotated, Any, Self
+from urllib.parse import urlsplit
+
+import typer
+
+from brokerless.cli.app import JsonOption, ProfileOption, RootOption, common, connect, examples, help_of
+from brokerless.cli.output import Progress, print_json, printable, say
+from brokerless.errors import ConfigError
+from brokerless.topics import check_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+
+    from brokerless.cli.app import Common
+    from brokerless.settings import Settings
+    from brokerless.verify.table import TableReport
+
+_SHOWN = 20
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the verb to the command."""
+    app.command(
+        help=help_of(verify),
+        epilog=examples(
+            "brokerless verify clicks",
+            "brokerless verify clicks --full --json",
+            "brokerless verify s3://lake/tables/orders   (any Delta table)",
+            "brokerless verify --history producer.jsonl --history reader.jsonl",
+        ),
+    )(verify)
+
+
+def verify(
+    ctx: typer.Context,
+    *,
+    target: Annotated[
+        str | None,
+        typer.Argument(metavar="TARGET", help="A topic, or the URL of a Delta table.", show_default=False),
+    ] = None,
+    history: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--history",
+            metavar="FILE",
+            help="Judge what programs recorded (see docs/verify.md) instead of the tables; for several files, again.",
+        ),
+    ] = None,
+    full: Annotated[
+        bool,
+        typer.Option("--full", help="Read every live object and every checkpoint. It downloads the whole table."),
+    ] = False,
+    profile: ProfileOption = None,
+    root: RootOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Look for what must not be in a topic's tables, or in a history of what programs sent and saw; exit 1 if found.
+
+    Tables are only read: the log, a listing of the objects, the last checkpoint, and a sample of the objects. How many
+    requests that took is said at the end. With a history, TARGET names the one topic to judge.
+    """
+    options = common(ctx, profile, root, as_json)
+    if history:
+        ok = _judge(history, target, options)
+    elif target is None:
+        msg = "Name a topic or the URL of a table, or give a history with --history."
+        raise ConfigError(msg)
+    else:
+        ok = _inspect(target, options, full=full)
+    if not ok:
+        raise typer.Exit(1)
+
+
+def _judge(paths: Sequence[Path], topic: str | None, options: Common) -> bool:
+    from brokerless.verify import check, read_history
+
+    if topic is not None:
+        check_name(topic)
+    recorded = read_history(*paths)
+    events = recorded.events
+    if topic is not None:
+        # Others are emptied, not left out: numbers of events are those of the lines.
+        events = [event if event.topic == topic else event._replace(op="poll", type="invoke") for event in events]
+    verdict = check(events)
+    for path in recorded.torn:
+        say(f"The last line of {path} is torn and was left out: its process was killed while it wrote.")
+    if options.as_json:
+        print_json({**verdict.to_json(), "torn": list(recorded.torn)})
+    else:
+        print("\n".join(printable(line) for line in verdict.text().splitlines()))
+    return verdict.ok
+
+
+def _inspect(target: str, options: Common, *, full: bool) -> bool:
+    settings, table = _place(target, options)
+    from brokerless.verify.table import verify_topic
+
+    store = connect(settings)
+    before = store.requests.copy()
+    with _Watch() as watch:
+        reports = verify_topic(store, table, full=full, watch=watch)
+    requests = dict(store.requests - before)
+    ok = all(report.ok for report in reports)
+    if options.as_json:
+        tables = [report.to_json() for report in reports]
+        print_json({"ok": ok, "tables": tables, "requests": requests, "usd": _usd(requests, settings)})
+        return ok
+    for report in reports:
+        _show(report)
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(requests.items()))
+    usd = _usd(requests, settings)
+    price = "" if usd is None else f", {usd:.6f} USD at the list prices of S3 Standard"
+    say(f"{sum(requests.values()):,} requests ({kinds}){price}.")
+    return ok
+
+
+def _place(target: str, options: Common) -> tuple[Settings, str]:
+    if "://" not in target:
+        return options.settings(), check_name(target)
+    from brokerless.settings import Settings
+
+    parent, _, table = target.rstrip("/").rpartition("/")
+    if not table or not urlsplit(target).path.strip("/"):
+        msg = f"{target!r} is not the URL of a table; write s3://bucket/path/table."
+        raise ConfigError(msg)
+    if options.root is not None:
+        msg = f"{target!r} says where the table is; leave out --root."
+        raise ConfigError(msg)
+    return Settings.load(profile=options.profile, root=parent), table
+
+
+def _usd(requests: Mapping[str, int], settings: Settings) -> float | None:
+    if not settings.root.startswith("s3://"):
+        return None
+    from brokerless.cost import requests_usd
+
+    return requests_usd(requests)
+
+
+def _show(report: TableReport) -> None:
+    looked = (
+        f"entries {report.entries:,}, live files {report.files:,}, rows {report.rows:,}, "
+        f"files read {report.files_read:,}, checkpoints compared {report.checkpoints:,}"
+    )
+    print(printable(f"{report.table}: {'ok' if report.ok else f'{len(report.findings):,} found'} ({looked})"))
+    for finding in report.findings[:_SHOWN]:
+        print(printable(f"  {finding.kind}: {finding.text}"))
+    if len(report.findings) > _SHOWN:
+        print(f"  ... and {len(report.findings) - _SHOWN:,} more; --json has all of them")
+    for note in report.notes:
+        print(printable(f"  note: {note}"))
+
+
+class _Watch:
+    """One line of progress after the other, for each thing that is done."""
+
+    def __init__(self) -> None:
+        self._what = ""
+        self._progress: Progress | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._progress is not None:
+            self._progress.__exit__(kind, error, trace)
+
+    def __call__(self, what: str, count: int) -> Any:
+        if what != self._what or self._progress is None:
+            self.__exit__(None, None, None)
+            self._what, self._progress = what, Progress(what, unit="done").__enter__()
+        self._progress.update(count)

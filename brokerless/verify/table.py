@@ -1,0 +1,701 @@
+"""Inspects a table's log and its objects, of topics and of other people's Delta tables. Reads only.
+
+The objects are listed first and the log is read second, so that what writers commit meanwhile is not taken for missing;
+what seems to be missing is asked for once more. A thousand objects cost one LIST and each entry one GET.
+
+=================  =================================================================================================
+kind               a finding of this kind says
+=================  =================================================================================================
+gap                entries are missing between others, or nothing says what was before the first one
+unreadable-entry   an entry that is no Delta log entry
+repeated-add       a file that is in the table was added once more, so its rows count twice for some readers
+missing-object     a live file is not in the store
+object-size        a live file has another size than the log says
+unreadable-object  a live file is no Parquet object
+row-count          a live file has another number of rows than the log says (a sample is looked at, or all)
+checkpoint         a checkpoint differs from what the entries add up to, cannot be read, or is named and not there
+txn-back           an application's transaction did not advance: a step was committed twice, or out of order
+unsafe-writer      Spark's Delta writer, which puts entries without a condition on S3, beside writers that rely on it
+schema-change      the columns of a topic changed, which its writers and readers refuse
+replaced           a topic's table has another id, and no tombstone ended the one before
+missing-partition  a topic says that it has a partition, and there is no table for it
+=================  =================================================================================================
+
+Notes are no faults: orphaned objects, clocks that went back, what could not be looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from urllib.parse import unquote
+
+from brokerless.clock import SYSTEM, Clock
+from brokerless.entries import ENGINE_KEY, PARTITIONS_KEY, Metadata, Protocol, metadata_of, protocol_of
+from brokerless.errors import TopicNotFound
+from brokerless.log import read_pool
+from brokerless.records import decode
+from brokerless.replay import TableState, checkpoint_hint, read_checkpoint
+from brokerless.store import ObjectInfo
+from brokerless.topics import partition_table, split_table
+from brokerless.verify.footer import row_count
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from brokerless.store import Store
+
+    Watch = Callable[[str, int], None]
+
+Kind = Literal[
+    "gap",
+    "unreadable-entry",
+    "repeated-add",
+    "missing-object",
+    "object-size",
+    "unreadable-object",
+    "row-count",
+    "checkpoint",
+    "txn-back",
+    "unsafe-writer",
+    "schema-change",
+    "replaced",
+    "missing-partition",
+]
+
+SAMPLE_FILES: Final = 20
+SAMPLE_BYTES: Final = 64 * 2**20
+"""A sample ends with whichever comes first. Objects are read whole: the store has no other way yet."""
+
+_WINDOW: Final = 64  # entries or objects that are asked for ahead
+_ASKED_AGAIN: Final = 1000  # more objects than this do not appear while one looks
+_NAMED: Final = 5  # how many versions or paths a text names
+_ENTRY: Final = re.compile(r"(\d{20})\.json")
+_CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.\d{10})?\.parquet")
+_CHECKPOINT_V2: Final = re.compile(r"(\d{20})\.checkpoint\.[0-9a-f-]{36}\.(?:parquet|json)")
+_POSITION: Final = re.compile(r"(.+/.*)#[0-2]")
+_SPARK: Final = "Apache-Spark/"
+_CONDITIONAL: Final = ("brokerless/", "delta-rs")
+
+
+@dataclass(frozen=True, slots=True)
+class TableFinding:
+    """One fault, and the entry or object that shows it."""
+
+    kind: Kind
+    text: str
+    version: int | None = None
+    path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TableReport:
+    """What was found in one table.
+
+    Attributes:
+        head: the last entry's version; None if there is none.
+        entries, files, rows, checkpoints: how many were looked at; rows are those that the log tells of live files.
+        files_read: how many live files were read and their rows compared.
+        partitions: of the topic, if it is one and says so.
+        orphans, orphan_bytes: objects that neither the log nor a checkpoint names. Uploads on their way look the same.
+    """
+
+    table: str
+    head: int | None
+    partitions: int | None
+    entries: int
+    files: int
+    rows: int
+    checkpoints: int
+    files_read: int
+    orphans: int
+    orphan_bytes: int
+    findings: tuple[TableFinding, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it, as ``json.dumps`` takes it."""
+        names = [name for name in self.__slots__ if name not in ("findings", "notes")]
+        findings = [{"kind": f.kind, "text": f.text, "version": f.version, "path": f.path} for f in self.findings]
+        values = {name: getattr(self, name) for name in names}
+        return {**values, "ok": self.ok, "findings": findings, "notes": list(self.notes)}
+
+
+def verify_table(
+    store: Store, table: str, *, full: bool = False, watch: Watch | None = None, clock: Clock = SYSTEM
+) -> TableReport:
+    """Looks for everything that the module lists, in one table.
+
+    Args:
+        store: where the table is.
+        table: its folder in the store.
+        full: compare the rows of every live file, and every checkpoint; otherwise of a sample, and the last one.
+        watch: is told what is being done and how far it has come, often.
+        clock: randomness, for the sample.
+
+    Raises:
+        TopicNotFound: there is no table.
+        StoreError: the store failed.
+    """
+    return _Inspection(store, table, full=full, watch=watch or (lambda what, count: None), clock=clock).run()
+
+
+def verify_topic(
+    store: Store, topic: str, *, full: bool = False, watch: Watch | None = None, clock: Clock = SYSTEM
+) -> list[TableReport]:
+    """The reports on a topic's partitions, or on the one table of this name that is no topic.
+
+    Args and Raises:
+        As ``verify_table``.
+    """
+    first = verify_table(store, topic, full=full, watch=watch, clock=clock)
+    reports = [first]
+    others = range(1, first.partitions or 1) if split_table(topic) == (topic, 0) else ()
+    for table in (partition_table(topic, number) for number in others):
+        try:
+            reports.append(verify_table(store, table, full=full, watch=watch, clock=clock))
+        except TopicNotFound:
+            text = f"{topic} has {first.partitions} partitions, but {table} is no table"
+            finding = TableFinding("missing-partition", text)
+            reports.append(TableReport(table, None, first.partitions, 0, 0, 0, 0, 0, 0, 0, (finding,), ()))
+    return reports
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    path: str
+    size: int
+    rows: int | None
+    data_change: bool
+    vector: str  # the deletion vector's id; a file with another one is another file to the log
+
+
+@dataclass(slots=True)
+class _Actions:
+    """An entry as it is, of any Delta table."""
+
+    timestamp_ms: int | None = None
+    engine: str = ""
+    adds: list[_File] = field(default_factory=list)
+    removes: list[tuple[str, str]] = field(default_factory=list)
+    txns: list[tuple[str, int]] = field(default_factory=list)
+    metadata: Metadata | None = None
+    protocol: Protocol | None = None
+
+    @classmethod
+    def parse(cls, data: bytes) -> _Actions:
+        found = cls()
+        for line in data.split(b"\n"):
+            if line.strip():
+                for kind, action in json.loads(line).items():
+                    found._take(kind, action)
+        return found
+
+    def _take(self, kind: str, action: Mapping[str, Any]) -> None:
+        if kind == "add":
+            self.adds.append(_file(action))
+        elif kind == "remove":
+            self.removes.append((unquote(action["path"]), _vector(action)))
+        elif kind == "txn":
+            self.txns.append((str(action["appId"]), int(action["version"])))
+        elif kind == "metaData":
+            self.metadata = metadata_of(action)
+        elif kind == "protocol":
+            self.protocol = protocol_of(action)
+        elif kind == "commitInfo":
+            stamp = action.get("timestamp")
+            self.timestamp_ms = None if stamp is None else int(stamp)
+            self.engine = str(action.get("engineInfo") or "")
+
+
+def _file(action: Mapping[str, Any]) -> _File:
+    stats = json.loads(action.get("stats") or "{}") or {}
+    rows = stats.get("numRecords")
+    return _File(
+        unquote(action["path"]),
+        int(action["size"]),
+        None if rows is None else int(rows),
+        bool(action["dataChange"]),
+        _vector(action),
+    )
+
+
+def _files_of(checkpoint: bytes) -> list[_File]:
+    rows = decode(checkpoint)
+    if "add" not in rows.column_names:
+        return []
+    return [_file({**row, "dataChange": True}) for row in rows.column("add").to_pylist() if row is not None]
+
+
+def _vector(action: Mapping[str, Any]) -> str:
+    vector = action.get("deletionVector") or {}
+    return "".join(str(vector.get(name, "")) for name in ("storageType", "pathOrInlineDv", "offset"))
+
+
+@dataclass(slots=True)
+class _State:
+    """What the entries so far add up to."""
+
+    complete: bool  # from the beginning, or from a checkpoint, without a gap
+    files: dict[str, _File] = field(default_factory=dict)
+    removed: set[str] = field(default_factory=set)
+    txns: dict[str, int] = field(default_factory=dict)
+    metadata: Metadata | None = None
+    protocol: Protocol | None = None
+
+
+class _Inspection:
+    def __init__(self, store: Store, table: str, *, full: bool, watch: Watch, clock: Clock) -> None:
+        self._store, self._table, self._full, self._watch, self._clock = store, table, full, watch, clock
+        self._uri = f"{store.uri}/{table}"
+        self._findings: list[TableFinding] = []
+        self._notes: list[str] = []
+        self._state = _State(complete=False)
+        self._engines: dict[str, list[int]] = {}
+        self._last_ms: int | None = None
+        self._clock_back: list[int] = []
+        self._vectors = self._entries = self._compared = 0
+        self._has_begun = False  # whether the state was complete at any time
+
+    def run(self) -> TableReport:
+        log, objects = self._list()
+        versions = sorted(int(m[1]) for name in log if (m := _ENTRY.fullmatch(name)))
+        checkpoints: dict[int, list[str]] = {}
+        for name in sorted(log):
+            if match := _CHECKPOINT.fullmatch(name):
+                checkpoints.setdefault(int(match[1]), []).append(name)
+        if not versions and not checkpoints:
+            msg = f"There is no Delta table at {self._uri}: it has no log."
+            raise TopicNotFound(msg)
+        if newer := [name for name in log if _CHECKPOINT_V2.fullmatch(name)]:
+            self._notes.append(f"{_many(len(newer), 'checkpoint')} of version 2 cannot be compared")
+        hint = self._check_hint(versions, checkpoints, bool(newer))
+        head = self._replay(versions, checkpoints, hint)
+        head = self._follow(head)
+        missing = self._check_objects(objects)
+        read = self._check_rows(objects, missing)
+        self._check_engines()
+        orphans = [info for path, info in objects.items() if self._is_orphan(path)]
+        self._note_rest(orphans)
+        return TableReport(
+            table=self._table,
+            head=head,
+            partitions=self._partitions(),
+            entries=self._entries,
+            files=len(self._state.files),
+            rows=sum(file.rows or 0 for file in self._state.files.values()),
+            checkpoints=self._compared,
+            files_read=read,
+            orphans=len(orphans),
+            orphan_bytes=sum(info.size for info in orphans),
+            findings=tuple(self._findings),
+            notes=tuple(self._notes),
+        )
+
+    def _find(self, kind: Kind, text: str, *, version: int | None = None, path: str | None = None) -> None:
+        self._findings.append(TableFinding(kind, text, version, path))
+
+    # Listing
+
+    def _list(self) -> tuple[set[str], dict[str, ObjectInfo]]:
+        log: set[str] = set()
+        objects: dict[str, ObjectInfo] = {}
+        skip = len(self._table) + 1
+        for count, info in enumerate(self._store.list(self._table), start=1):
+            path = info.path[skip:]
+            if path.startswith("_delta_log/"):
+                log.add(path.removeprefix("_delta_log/"))
+            else:
+                objects[path] = info
+            self._watch("Listing objects", count)
+        return log, objects
+
+    # The log
+
+    def _check_hint(self, versions: Sequence[int], checkpoints: Mapping[int, list[str]], v2: bool) -> int | None:
+        hint = checkpoint_hint(self._store, self._table)
+        if hint is None or hint in checkpoints or v2 or self._has_checkpoint(hint):
+            return hint
+        self._find("checkpoint", f"_last_checkpoint names checkpoint {hint}, which is not there", version=hint)
+        return hint
+
+    def _has_checkpoint(self, version: int) -> bool:
+        """Looks again: a hint may be newer than the listing."""
+        folder = f"{self._table}/_delta_log"
+        names = (info.path.rpartition("/")[2] for info in self._store.list(folder, after=f"{folder}/{version:020d}"))
+        return any(name.startswith(f"{version:020d}.checkpoint.") for name in names)
+
+    def _replay(self, versions: Sequence[int], checkpoints: Mapping[int, list[str]], hint: int | None) -> int | None:
+        before: int | None = None
+        if versions:
+            self._state.complete = self._has_begun = versions[0] == 0
+            if versions[0] - 1 in checkpoints:
+                self._begin_at(versions[0] - 1, checkpoints)
+        elif checkpoints:
+            before = max(checkpoints)
+            self._begin_at(before, checkpoints)
+        for version, data in self._fetch_entries(versions):
+            self._watch("Reading entries", self._entries)
+            if before is not None and version != before + 1:
+                self._find("gap", f"{_span(before + 1, version - 1)} missing from the log", version=before + 1)
+                self._state.complete = False
+            before = version
+            self._take(version, data)
+            if version in checkpoints:
+                if not self._state.complete:
+                    self._begin_at(version, checkpoints)
+                elif self._full or version == (hint if hint in checkpoints else max(checkpoints)):
+                    self._compare(version, checkpoints)
+        if not self._has_begun:
+            first = versions[0] if versions else 0
+            self._find("gap", f"the log begins at entry {first}, and no checkpoint says what was before", version=first)
+        return before
+
+    def _fetch_entries(self, versions: Sequence[int]) -> Iterator[tuple[int, bytes]]:
+        for start in range(0, len(versions), _WINDOW):
+            window = versions[start : start + _WINDOW]
+            for version, data in zip(window, read_pool().map(self._entry, window), strict=True):
+                if data is not None:
+                    yield version, data
+                elif not self._entries:
+                    # Log clean-up was here since we listed: it takes the oldest.
+                    self._state.complete = self._has_begun = False
+                else:
+                    self._find("gap", f"entry {version} was listed, but cannot be found", version=version)
+
+    def _entry(self, version: int) -> bytes | None:
+        try:
+            return self._store.get(f"{self._table}/_delta_log/{version:020d}.json")
+        except FileNotFoundError:
+            return None
+
+    def _follow(self, head: int | None) -> int | None:
+        """What was committed since the listing: it may name objects that were orphans, or remove what is missing."""
+        while head is not None and (data := self._entry(head + 1)) is not None:
+            head += 1
+            self._take(head, data)
+        return head
+
+    def _take(self, version: int, data: bytes) -> None:
+        self._entries += 1
+        try:
+            actions = _Actions.parse(data)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            self._find("unreadable-entry", f"entry {version} is no log entry ({_short(error)})", version=version)
+            self._state.complete = False
+            return
+        state = self._state
+        reset = self._check_metadata(version, actions)
+        self._check_txns(version, actions, reset=reset)
+        if actions.timestamp_ms is not None:
+            if self._last_ms is not None and actions.timestamp_ms < self._last_ms:
+                self._clock_back.append(version)
+            self._last_ms = actions.timestamp_ms
+        self._engines.setdefault(actions.engine, []).append(version)
+        state.protocol = actions.protocol or state.protocol
+        for path, vector in actions.removes:
+            known = state.files.get(path)
+            if known is None or known.vector == vector:
+                state.files.pop(path, None)
+            state.removed.add(path)
+        for file in actions.adds:
+            known = state.files.get(file.path)
+            # Without dataChange it only brings other statistics or tags.
+            if known is not None and known.vector == file.vector and file.data_change:
+                text = f"entry {version} adds {file.path}, which is in the table already"
+                self._find("repeated-add", text, version=version, path=file.path)
+            self._vectors += bool(file.vector)
+            state.files[file.path] = file
+            state.removed.discard(file.path)
+
+    def _check_metadata(self, version: int, actions: _Actions) -> bool:
+        """Whether the table begins anew with this entry, so that transactions may, too."""
+        before, now = self._state.metadata, actions.metadata
+        if now is None:
+            return False
+        self._state.metadata = now
+        if before is None:
+            return True
+        is_topic = PARTITIONS_KEY in before.configuration
+        if before.id != now.id:
+            if is_topic and not before.deleted:
+                self._find("replaced", f"entry {version} replaces the table ({before.id} by {now.id})", version=version)
+            else:
+                self._notes.append(f"the table begins anew with entry {version}")
+            return True
+        if before.schema_string != now.schema_string:
+            text = f"entry {version} changes the columns: {_columns_changed(before, now)}"
+            if is_topic:
+                self._find("schema-change", text, version=version)
+            else:
+                self._notes.append(text)
+        return False
+
+    def _check_txns(self, version: int, actions: _Actions, *, reset: bool) -> None:
+        known = self._state.txns
+        if not reset:
+            for name, before, now in _steps(known, dict(actions.txns)):
+                if now <= before:
+                    text = f"entry {version} has the transaction {name!r} at {_plain(now)}; it was at {_plain(before)}"
+                    self._find("txn-back", text, version=version)
+        known.update(actions.txns)
+
+    # Checkpoints
+
+    def _begin_at(self, version: int, checkpoints: Mapping[int, list[str]]) -> None:
+        if loaded := self._load(version, checkpoints):
+            found, files = loaded
+            removed, txns = set(found.tombstones), dict(found.txns)
+            self._state = _State(
+                True, {file.path: file for file in files}, removed, txns, found.metadata, found.protocol
+            )
+            self._has_begun = True
+
+    def _load(self, version: int, checkpoints: Mapping[int, list[str]]) -> tuple[TableState, list[_File]] | None:
+        """The checkpoint, and its files with what a ``TableState`` leaves out of them."""
+        self._watch("Reading checkpoints", self._compared)
+        folder = f"{self._table}/_delta_log"
+        try:
+            parts = {f"{folder}/{name}": self._store.get(f"{folder}/{name}") for name in checkpoints[version]}
+            for data in parts.values():
+                row_count(data)
+            fetched = cast("Store", _Fetched(self._store.uri, parts))
+            state = read_checkpoint(fetched, self._table, version, with_files=True)
+            if state is not None:
+                return state, [file for data in parts.values() for file in _files_of(data)]
+        except FileNotFoundError:
+            self._notes.append(f"checkpoint {version} was removed meanwhile")
+        except Exception as error:  # whatever a decoder thinks of damaged bytes
+            self._find("checkpoint", f"checkpoint {version} cannot be read ({_short(error)})", version=version)
+        return None
+
+    def _compare(self, version: int, checkpoints: Mapping[int, list[str]]) -> None:
+        loaded = self._load(version, checkpoints)
+        if loaded is None:
+            return
+        self._compared += 1
+        found, state = loaded[0], self._state
+        there, here = found.files, state.files
+        differences: list[str] = []
+        if lacks := sorted(here.keys() - there.keys()):
+            differences.append(f"lacks {_many(len(lacks), 'live file')} ({_some(lacks)})")
+        if extra := sorted(there.keys() - here.keys()):
+            differences.append(f"has {_many(len(extra), 'file')} that the entries do not ({_some(extra)})")
+        if sizes := sorted(path for path, add in there.items() if path in here and here[path].size != add.size):
+            differences.append(f"has other sizes ({_some(sizes)})")
+        # Where a table lets its transactions expire, a checkpoint may lack some.
+        expire = state.metadata is not None and "delta.setTransactionRetentionDuration" in state.metadata.configuration
+        if txns := sorted(
+            name
+            for name in state.txns.keys() | found.txns.keys()
+            if state.txns.get(name) != found.txns.get(name) and not (expire and name not in found.txns)
+        ):
+            differences.append(f"has other transactions ({_some(txns)})")
+        if state.metadata is not None and found.metadata.id != state.metadata.id:
+            differences.append("is of another table id")
+        elif state.metadata is not None and found.metadata.schema_string != state.metadata.schema_string:
+            differences.append("has other columns")
+        if state.protocol is not None and (found.protocol.reader, found.protocol.writer) != (
+            state.protocol.reader,
+            state.protocol.writer,
+        ):
+            differences.append("has another protocol version")
+        if differences:
+            text = f"checkpoint {version} differs from the entries: it {'; it '.join(differences)}"
+            self._find("checkpoint", text, version=version)
+
+    # Objects
+
+    def _check_objects(self, objects: Mapping[str, ObjectInfo]) -> set[str]:
+        candidates: list[_File] = []
+        outside = 0
+        for file in self._state.files.values():
+            info = objects.get(file.path)
+            if "://" in file.path or file.path.startswith("/"):
+                outside += 1
+            elif info is None:
+                candidates.append(file)
+            elif info.size != file.size:
+                text = f"{file.path} has {info.size} bytes; the log says {file.size}"
+                self._find("object-size", text, path=file.path)
+        if outside:
+            self._notes.append(f"{_many(outside, 'file')} outside of the table's folder, not looked at")
+        missing = {file.path for file in candidates}
+        for number, file in enumerate(candidates[:_ASKED_AGAIN]):
+            self._watch("Looking for missing objects", number)
+            if self._store.exists(f"{self._table}/{file.path}"):
+                missing.discard(file.path)
+        for file in candidates:
+            if file.path in missing:
+                self._find("missing-object", f"{file.path} is in the log, but not in the store", path=file.path)
+        return missing
+
+    def _check_rows(self, objects: Mapping[str, ObjectInfo], missing: set[str]) -> int:
+        files = [f for f in self._state.files.values() if f.path in objects and f.path not in missing]
+        if not self._full:
+            files = self._sample(files)
+        read = 0
+        for start in range(0, len(files), _WINDOW):
+            window = files[start : start + _WINDOW]
+            for file, found in zip(window, read_pool().map(self._rows, window), strict=True):
+                read += 1
+                self._watch("Reading objects", read)
+                if isinstance(found, str):
+                    self._find("unreadable-object", f"{file.path} cannot be read: {found}", path=file.path)
+                elif found is not None and file.rows is not None and found != file.rows:
+                    text = f"{file.path} has {found} rows; the log says {file.rows}"
+                    self._find("row-count", text, path=file.path)
+        return read
+
+    def _rows(self, file: _File) -> int | str | None:
+        try:
+            return row_count(self._store.get(f"{self._table}/{file.path}"))
+        except FileNotFoundError:
+            return None  # removed since it was listed
+        except ValueError as error:
+            return str(error)
+
+    def _sample(self, files: list[_File]) -> list[_File]:
+        """The newest ones, which nobody may have read yet, and as many others by chance."""
+        newest = files[-(SAMPLE_FILES // 2) :]
+        others = files[: -(SAMPLE_FILES // 2)]
+        chosen = newest[::-1] + self._clock.rng.sample(others, min(len(others), SAMPLE_FILES - len(newest)))
+        size = 0
+        for count, file in enumerate(chosen):
+            size += file.size
+            if size > SAMPLE_BYTES and count:
+                return chosen[:count]
+        return chosen
+
+    def _is_orphan(self, path: str) -> bool:
+        parts = path.split("/")
+        if not parts[-1].endswith(".parquet") or any(part.startswith(("_", ".")) for part in parts):
+            return False
+        return path not in self._state.files and path not in self._state.removed
+
+    # Writers
+
+    def _check_engines(self) -> None:
+        metadata = self._state.metadata
+        spark = sorted(v for engine, found in self._engines.items() if engine.startswith(_SPARK) for v in found)
+        others = sorted(v for engine, found in self._engines.items() if engine.startswith(_CONDITIONAL) for v in found)
+        is_topic = metadata is not None and PARTITIONS_KEY in metadata.configuration
+        is_sparks = metadata is not None and metadata.configuration.get(ENGINE_KEY) == "delta"
+        on_s3 = self._store.uri.startswith("s3:")
+        if is_sparks and others:
+            text = (
+                f"the table belongs to Spark's Delta writer ({ENGINE_KEY} = delta), which can overwrite what others "
+                f"commit: entries {_some(others)}"
+            )
+        elif spark and (others or is_topic) and not is_sparks:
+            text = (
+                f"Spark's Delta writer committed to a table of conditional writers, and can overwrite their commits: "
+                f"entries {_some(spark)}"
+            )
+        else:
+            return
+        if on_s3:
+            self._find("unsafe-writer", text, version=(others if is_sparks else spark)[0])
+        else:
+            self._notes.append(f"{text} (on S3; this store may keep them apart)")
+
+    def _partitions(self) -> int | None:
+        metadata = self._state.metadata
+        count = metadata.configuration.get(PARTITIONS_KEY, "") if metadata else ""
+        return int(count) if count.isdecimal() else None
+
+    def _note_rest(self, orphans: Sequence[ObjectInfo]) -> None:
+        state = self._state
+        if state.metadata is not None and state.metadata.deleted:
+            self._notes.append("the topic is deleted")
+        if orphans:
+            size = sum(info.size for info in orphans)
+            self._notes.append(
+                f"{_many(len(orphans), 'object')} ({size:,} bytes) that nothing names: left by crashes, or on their "
+                "way to a commit; maintenance removes the first"
+            )
+        if self._clock_back:
+            count = _many(len(self._clock_back), "entry", "entries")
+            self._notes.append(f"{count} older than the one before, by the writers' clocks ({_some(self._clock_back)})")
+        if self._vectors:
+            self._notes.append(f"{_many(self._vectors, 'file')} with deletion vectors, which this kit does not read")
+        without = sum(file.rows is None for file in state.files.values())
+        if without and state.metadata is not None and PARTITIONS_KEY in state.metadata.configuration:
+            self._notes.append(f"{_many(without, 'file')} without numRecords, as far as the entries left tell")
+
+
+@dataclass(frozen=True, slots=True)
+class _Fetched:
+    """As much of a store as ``read_checkpoint`` asks for: parts that were looked at before they are decoded."""
+
+    uri: str
+    parts: Mapping[str, bytes]
+
+    def get(self, path: str) -> bytes:
+        try:
+            return self.parts[path]
+        except KeyError:
+            raise FileNotFoundError(path) from None
+
+    def list(self, prefix: str, *, after: str | None = None) -> Iterator[ObjectInfo]:
+        yield from (ObjectInfo(path, len(data), 0.0) for path, data in self.parts.items())
+
+
+def _steps(known: Mapping[str, int], txns: dict[str, int]) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...]]]:
+    """Each transaction's version before and now; the parts of one position (``brokerless.positions``) together."""
+    parts: Counter[str] = Counter()
+    for name in txns:
+        if match := _POSITION.fullmatch(name):
+            parts[match[1]] += 1
+    whole = {source for source, count in parts.items() if count == 3}
+    for source in whole:
+        names = [f"{source}#{part}" for part in (2, 1, 0)]
+        if all(name in known for name in names):
+            yield source, tuple(known[name] for name in names), tuple(txns[name] for name in names)
+    for name, version in txns.items():
+        match = _POSITION.fullmatch(name)
+        if name in known and not (match and match[1] in whole):
+            yield name, (known[name],), (version,)
+
+
+def _plain(step: tuple[int, ...]) -> str:
+    return "/".join(map(str, step))
+
+
+def _columns_changed(before: Metadata, now: Metadata) -> str:
+    old, new = _columns(before), _columns(now)
+    changes = [f"+ {name} {kind}" for name, kind in new.items() if old.get(name) != kind]
+    changes += [f"- {name} {kind}" for name, kind in old.items() if new.get(name) != kind]
+    return ", ".join(changes) or "only their order, or their properties"
+
+
+def _columns(metadata: Metadata) -> dict[str, str]:
+    try:
+        return {f["name"]: str(f["type"]) for f in json.loads(metadata.schema_string)["fields"]}
+    except (ValueError, KeyError, TypeError):
+        return {"schema": metadata.schema_string}
+
+
+def _many(count: int, one: str, several: str = "") -> str:
+    return f"{count:,} {one if count == 1 else several or f'{one}s'}"
+
+
+def _span(first: int, last: int) -> str:
+    return f"entry {first} is" if first == last else f"entries {first} to {last} are"
+
+
+def _some(values: Sequence[object]) -> str:
+    more = f" and {len(values) - _NAMED:,} more" if len(values) > _NAMED else ""
+    return ", ".join(map(str, values[:_NAMED])) + more
+
+
+def _short(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}"
