@@ -49,6 +49,8 @@ _RETRY: Final[RetryConfig] = {
     "retry_timeout": timedelta(seconds=RETRY_TIMEOUT_S),
     "backoff": {"init_backoff": timedelta(milliseconds=20), "max_backoff": timedelta(seconds=3), "base": 2},
 }
+# Some of them come with status 400, which the client does not take for a refusal.
+_REFUSALS: Final = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken")
 _PAGE: Final = 1000  # what one LIST answers
 _ONCE: Final[RetryConfig] = {"max_retries": 0, "retry_timeout": timedelta(seconds=REQUEST_TIMEOUT_S)}
 
@@ -188,8 +190,8 @@ class ObstoreStore:
         if "NoSuchBucket" in text:
             bucket = urlsplit(self.uri).netloc
             return BucketNotFound(f"The bucket {bucket!r} of {self.uri} does not exist; create it or change the root.")
-        if isinstance(error, obs.PermissionDeniedError | obs.UnauthenticatedError):
-            code = next((c for c in ("InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken") if c in text), "")
+        code = next((code for code in _REFUSALS if f"<Code>{code}</Code>" in text), "")
+        if code or isinstance(error, obs.PermissionDeniedError | obs.UnauthenticatedError):
             return AccessDenied(
                 f"The store refused {verb} {place}{f' ({code})' if code else ''}; "
                 "check the credentials and their permissions."

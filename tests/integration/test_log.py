@@ -23,15 +23,28 @@ from brokerless.errors import (
 )
 from brokerless.maintenance import Maintainer
 from brokerless.offsets import Offset
-from tests.support.proxy import Fault, Proxy
+from brokerless.testing import (
+    Conflict,
+    Denied,
+    Fault,
+    FaultProxy,
+    Gate,
+    Held,
+    LostAnswer,
+    LostRequest,
+    PreconditionFailed,
+    Rule,
+    ServerError,
+    Truncated,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SCHEMA = Schema.parse("n long")
 WAIT_S = 30
-ENTRY_1 = "/_delta_log/00000000000000000001.json"
-ENTRY_2 = "/_delta_log/00000000000000000002.json"
+ENTRY_1 = "_delta_log/00000000000000000001.json"
+ENTRY_2 = "_delta_log/00000000000000000002.json"
 
 
 @pytest.fixture
@@ -41,14 +54,10 @@ def topic(settings: Settings) -> str:
 
 
 @pytest.fixture
-def proxy(settings: Settings) -> Iterator[Proxy]:
+def proxy(settings: Settings) -> Iterator[FaultProxy]:
     assert settings.endpoint
-    with Proxy(settings.endpoint) as proxy:
+    with FaultProxy(settings.endpoint) as proxy:
         yield proxy
-
-
-def through(proxy: Proxy, settings: Settings) -> Settings:
-    return dataclasses.replace(settings, endpoint=proxy.endpoint)
 
 
 def read(settings: Settings, topic: str = "t") -> list[int]:
@@ -99,66 +108,73 @@ def test_eight_threads_with_one_handle_and_eight_with_their_own(settings: Settin
     assert sorted(appended(settings)) == sorted(f"w{w}-{n}" for w in range(16) for n in range(3))
 
 
-ANSWERS = ["drop", 500, 503, 409, 412]
+APPLIED = [
+    LostAnswer(),
+    ServerError(applied=True),
+    ServerError(503, applied=True),
+    Conflict(applied=True),
+    PreconditionFailed(applied=True),
+]
+NOT_APPLIED = [LostRequest(), ServerError(), ServerError(503), Conflict(), PreconditionFailed()]
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("applied", [True, False], ids=["applied", "not applied"])
-@pytest.mark.parametrize("answer", ANSWERS)
+@pytest.mark.parametrize(
+    ("fault", "puts"), [*((fault, 1) for fault in APPLIED), *((fault, 3) for fault in NOT_APPLIED)], ids=repr
+)
 def test_a_falsified_answer_neither_loses_nor_doubles(
-    settings: Settings, topic: str, proxy: Proxy, answer: int, applied: bool
+    settings: Settings, topic: str, proxy: FaultProxy, fault: Fault, puts: int
 ) -> None:
-    with Producer(topic, settings=through(proxy, settings)) as producer:
+    with Producer(topic, settings=proxy.through(settings)) as producer:
         producer.send({"n": [0]})
-        proxy.faults = [Fault("PUT", ENTRY_2, answer, apply=applied) for _ in range(2)]
+        proxy.add(Rule(fault, op="PUT", key=ENTRY_2, times=2))
         (ack,) = producer.send({"n": [1]})
         assert ack.version == 2
         # The store's client never sends a conditional PUT twice by itself: only the log decides that.
-        assert proxy.count("PUT", ENTRY_2) == (1 if applied else 3)
-        proxy.faults.clear()
+        assert proxy.count("PUT", ENTRY_2) == puts
+        proxy.clear()
         producer.send({"n": [2]})
     assert read(settings) == [0, 1, 2]
 
 
 @pytest.mark.faults
-def test_a_late_put_cannot_win_after_we_moved_on(settings: Settings, topic: str, proxy: Proxy) -> None:
-    log = DeltaLog(open_store(through(proxy, settings)), topic)
+def test_a_late_put_cannot_win_after_we_moved_on(settings: Settings, topic: str, proxy: FaultProxy) -> None:
+    log = DeltaLog(open_store(proxy.through(settings)), topic)
     log.append([Add("f0", 1, 1, 1)])
-    held = Fault("PUT", ENTRY_2, "pass", hold=True)
-    proxy.faults = [held]
+    gate = Gate()
+    proxy.add(Rule(Held(gate), op="PUT", key=ENTRY_2))
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(log.append, [Add("slow", 1, 1, 1)])
-        assert held.reached.wait(WAIT_S)
+        assert gate.wait_reached(WAIT_S)
         DeltaLog(open_store(settings), topic).append([Add("rival", 1, 1, 1)])
-        held.release.set()
+        gate.open()
         assert slow.result(WAIT_S).version == 3
     assert appended(settings) == ["f0", "rival", "slow"]
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("answer", ["drop", 500, "cut"])
-def test_a_lost_upload_or_read_is_sent_again(settings: Settings, topic: str, proxy: Proxy, answer: int) -> None:
-    with Producer(topic, settings=through(proxy, settings)) as producer:
-        if answer != "cut":
-            proxy.faults = [Fault("PUT", ".parquet", answer)]
+@pytest.mark.parametrize("fault", [LostAnswer(), ServerError(applied=True), Truncated()], ids=repr)
+def test_a_lost_upload_or_read_is_sent_again(settings: Settings, topic: str, proxy: FaultProxy, fault: Fault) -> None:
+    with Producer(topic, settings=proxy.through(settings)) as producer:
+        if not isinstance(fault, Truncated):
+            proxy.add(Rule(fault, op="PUT", key="*.parquet"))
         producer.send({"n": [0]})
-    proxy.faults = [Fault("GET", suffix, answer) for suffix in (ENTRY_1, ".parquet")]
-    assert read(through(proxy, settings)) == [0]
-    assert not proxy.faults
+    proxy.add(*(Rule(fault, op="GET", key=key) for key in (ENTRY_1, "*.parquet")))
+    assert read(proxy.through(settings)) == [0]
+    assert not proxy.pending()
 
 
 @pytest.mark.faults
 def test_unknown_outcome_is_reported_and_resolved_by_the_same_sequence(
-    settings: Settings, topic: str, proxy: Proxy
+    settings: Settings, topic: str, proxy: FaultProxy
 ) -> None:
-    with Producer(topic, settings=through(proxy, settings), producer_id="p", delivery_timeout_s=1.0) as producer:
+    with Producer(topic, settings=proxy.through(settings), producer_id="p", delivery_timeout_s=1.0) as producer:
         producer.send({"n": [0]}, sequence=0)
-        proxy.faults = [Fault("PUT", "3.json", "drop")]
-        proxy.faults += [Fault("GET", "3.json", 403, apply=False)]
+        proxy.add(Rule(LostAnswer(), op="PUT", key="*3.json"), Rule(Denied(), op="GET", key="*3.json"))
         with pytest.raises(DeliveryFailed) as caught:
             producer.send({"n": [1]}, sequence=1)
         assert caught.value.unknown
-        proxy.faults.clear()
+        proxy.clear()
         (ack,) = producer.send({"n": [1]}, sequence=1)
         assert ack.duplicate
     assert read(settings) == [0, 1]

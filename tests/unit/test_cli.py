@@ -37,6 +37,7 @@ VERBS = [
     "down",
     "status",
     "verify",
+    "proxy",
     "cost",
     "topics create",
     "topics list",

@@ -1,0 +1,537 @@
+"""What can go wrong between a client and an S3 server, as values: a fault, when it strikes, and plans of many.
+
+Standard library only. ``Script`` is for tests that say exactly which request meets which fault; ``Chaos`` for runs that
+draw faults from a seed. Both can be written as JSON, for a proxy that was started elsewhere::
+
+    {"seed": 7,
+     "rules": [{"fault": "SlowDown", "op": "PUT", "key": "*.parquet", "times": 3},
+               {"fault": {"kind": "Latency", "seconds": 0.05}, "times": null, "probability": 0.1}],
+     "chaos": {"rates": [{"fault": "LostAnswer", "rate": 0.02}], "key": "_delta_log/*"}}
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import threading
+from dataclasses import dataclass, field
+from fnmatch import translate
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeVar, cast, get_args
+
+from brokerless.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+Op = Literal["PUT", "CONDITIONAL_PUT", "GET", "HEAD", "LIST", "DELETE", "MULTIPART", "OTHER"]
+"""``PUT`` is every PUT of an object, ``CONDITIONAL_PUT`` those with ``If-None-Match`` or ``If-Match``; ``DELETE`` also
+the deletion of many objects by one request; ``MULTIPART`` every request of a multipart upload; ``OTHER`` the rest, such
+as the creation of a bucket."""
+
+_Value = TypeVar("_Value")
+
+OPS: Final[tuple[Op, ...]] = get_args(Op)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Base of all faults.
+
+    Attributes:
+        ops: the kinds of request that it can meet; a rule without ``op`` leaves the others alone. None: all.
+    """
+
+    ops: ClassVar[frozenset[Op] | None] = None
+
+    @property
+    def kind(self) -> str:
+        """Its name in JSON, in the log and in the counters."""
+        return type(self).__name__
+
+    @property
+    def reaches_server(self) -> bool:
+        """Whether the server gets the request, whatever the client is told."""
+        return bool(getattr(self, "applied", True))
+
+
+@dataclass(frozen=True, slots=True)
+class LostRequest(Fault):
+    """The connection is closed without an answer; the server never saw the request."""
+
+    applied: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, slots=True)
+class LostAnswer(Fault):
+    """The connection is closed without an answer, after the server has applied the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reset(Fault):
+    """The connection is reset (TCP RST) instead of answered; the server sees the request only if ``applied``."""
+
+    applied: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stalled(Fault):
+    """Nothing is answered for ``limit_s`` seconds, or until the client gives up; then the connection is closed."""
+
+    limit_s: float = 60.0
+    applied: bool = False
+
+    def __post_init__(self) -> None:
+        _check(self, self.limit_s > 0, "limit_s must be positive")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Fault):
+    """An error answer with this status and S3 error code; the server sees the request only if ``applied``."""
+
+    status: int
+    code: str
+    applied: bool = False
+
+    def __post_init__(self) -> None:
+        _check(self, 400 <= self.status <= 599, "status must be from 400 to 599")
+        _check(self, re.fullmatch(r"\w+", self.code) is not None, "code must be one word")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerError(Answer):
+    """500, or another 5xx such as 502 or 503 from a load balancer."""
+
+    status: int = 500
+    code: str = "InternalError"
+
+
+@dataclass(frozen=True, slots=True)
+class SlowDown(Answer):
+    """503 SlowDown: S3's way to throttle."""
+
+    status: int = 503
+    code: str = "SlowDown"
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict(Answer):
+    """409 ConditionalRequestConflict: S3's answer to a conditional PUT that met another one."""
+
+    ops = frozenset({"CONDITIONAL_PUT"})
+    status: int = 409
+    code: str = "ConditionalRequestConflict"
+
+
+@dataclass(frozen=True, slots=True)
+class PreconditionFailed(Answer):
+    """412 for a conditional PUT. With ``applied``, what a client sees whose retry meets its own first try."""
+
+    ops = frozenset({"CONDITIONAL_PUT"})
+    status: int = 412
+    code: str = "PreconditionFailed"
+
+
+@dataclass(frozen=True, slots=True)
+class Expired(Answer):
+    """Expired credentials: 400 ExpiredToken, as S3 answers; other services and servers use 403."""
+
+    status: int = 400
+    code: str = "ExpiredToken"
+
+
+@dataclass(frozen=True, slots=True)
+class Denied(Answer):
+    """403 AccessDenied: a permission is missing."""
+
+    status: int = 403
+    code: str = "AccessDenied"
+
+
+@dataclass(frozen=True, slots=True)
+class Latency(Fault):
+    """A delay of ``seconds``, and of a random tail with the mean ``tail_s`` (exponential) on top.
+
+    The request waits on its way to the server (``where="request"``), which gets it even if the client has given up
+    meanwhile: a late PUT. Or the answer waits on its way back (``where="answer"``).
+    """
+
+    seconds: float = 0.0
+    tail_s: float = 0.0
+    where: Literal["request", "answer"] = "request"
+
+    def __post_init__(self) -> None:
+        _check(self, self.seconds >= 0 and self.tail_s >= 0, "seconds and tail_s must be 0 or more")
+        _check(self, self.where in {"request", "answer"}, "where must be 'request' or 'answer'")
+
+
+@dataclass(frozen=True, slots=True)
+class Truncated(Fault):
+    """Of a successful answer's body only this part is sent, less than its ``Content-Length``; then it is closed."""
+
+    ops = frozenset({"GET", "LIST"})
+    part: float = 0.5
+
+    def __post_init__(self) -> None:
+        _check(self, 0 <= self.part < 1, "part must be from 0 up to but not including 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Corrupted(Fault):
+    """One bit of a successful GET's body is flipped, at a place drawn from the seed."""
+
+    ops = frozenset({"GET"})
+
+
+@dataclass(frozen=True, slots=True)
+class StaleAbsence(Fault):
+    """404 for an object that was written through this proxy less than ``within_s`` seconds ago.
+
+    S3 itself has not done this since 2020; caches and some S3-like stores do.
+    """
+
+    ops = frozenset({"GET", "HEAD"})
+    within_s: float = 1.0
+    applied: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        _check(self, self.within_s > 0, "within_s must be positive")
+
+
+@dataclass(frozen=True, slots=True)
+class ClockSkew(Fault):
+    """The ``Date`` of the answer is off by this many seconds: the server's clock is ahead (or behind, if negative)."""
+
+    seconds: float = 3600.0
+
+
+class Gate:
+    """Where a held request waits, for tests that need to do something while it is on its way."""
+
+    def __init__(self) -> None:
+        self._reached = threading.Event()
+        self._open = threading.Event()
+
+    def wait_reached(self, timeout_s: float = 30.0) -> bool:
+        """Waits for a request to come to the gate; False if none did in time."""
+        return self._reached.wait(timeout_s)
+
+    def open(self) -> None:
+        """Lets pass what waits, and all that comes later."""
+        self._open.set()
+
+    def enter(self) -> None:
+        """Marks the gate as reached and waits for it to be opened."""
+        self._reached.set()
+        self._open.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Held(Fault):
+    """The request waits at a gate until the test opens it, and then takes its usual way. In-process only."""
+
+    gate: Gate = field(compare=False, default_factory=Gate)
+
+
+KINDS: Final[Mapping[str, type[Fault]]] = {
+    kind.__name__: kind
+    for kind in (
+        LostRequest,
+        LostAnswer,
+        Reset,
+        Stalled,
+        Answer,
+        ServerError,
+        SlowDown,
+        Conflict,
+        PreconditionFailed,
+        Expired,
+        Denied,
+        Latency,
+        Truncated,
+        Corrupted,
+        StaleAbsence,
+        ClockSkew,
+    )
+}
+"""The faults that JSON can name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A fault and the requests that it strikes.
+
+    Attributes:
+        fault: what happens.
+        op: only requests of this kind.
+        key: only keys that this glob fits, from the start of the key or of any folder in it: ``t/_delta_log/*`` fits
+            ``prefix/t/_delta_log/0.json``, too. ``*`` fits any text, slashes included. A LIST has its prefix as key.
+        after: spare the first so many of them.
+        times: strike so many of them; None for all.
+        probability: strike each of the others with this probability only.
+    """
+
+    fault: Fault
+    op: Op | None = None
+    key: str = "*"
+    after: int = 0
+    times: int | None = 1
+    probability: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check(self, isinstance(self.fault, Fault), "fault must be a fault, such as SlowDown()")
+        _check_op(self.fault, self.op)
+        _check(self, self.after >= 0 and (self.times is None or self.times >= 1), "after is 0 or more, times 1 or more")
+        _check(self, 0 < self.probability <= 1, "probability must be above 0 and at most 1")
+
+    def fits(self, op: Op, keys: Sequence[str]) -> bool:
+        """Whether it can strike a request of this kind for any of these objects."""
+        return can_meet(self.fault, op) and covers(self.op, op) and fits_key(self.key, keys)
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """Rules in order: each request meets the first one that strikes it, and counts for no later one.
+
+    So two rules of one request each, for the same key, strike its first and its second request.
+    """
+
+    rules: Sequence[Rule] = ()
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rules", tuple(self.rules))
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """Times without faults: ``storm_s`` seconds with, then ``calm_s`` without, and so on from the start.
+
+    What falls into them depends on the clock, so a run with quiet times can be repeated only about.
+    """
+
+    storm_s: float
+    calm_s: float
+
+    def __post_init__(self) -> None:
+        _check(self, self.storm_s > 0 and self.calm_s > 0, "storm_s and calm_s must be positive")
+
+
+@dataclass(frozen=True, slots=True)
+class Chaos:
+    """Faults drawn from a seed.
+
+    Attributes:
+        seed: the same seed, and the same sequence of requests for a key, give the same faults for this key.
+        rates: which part of the requests meets which fault; together at most 1.
+        op: only requests of this kind.
+        key: only keys that this glob fits, as in ``Rule``.
+        in_a_row: after so many faults in a row the key's next request is spared, so that who tries again gets through.
+        quiet: times without faults; None for none.
+    """
+
+    seed: int
+    rates: Mapping[Fault, float] = field(hash=False)
+    op: Op | None = None
+    key: str = "*"
+    in_a_row: int = 3
+    quiet: Quiet | None = None
+
+    def __post_init__(self) -> None:
+        for fault in self.rates:
+            _check_op(fault, self.op)
+        _check(self, all(rate >= 0 for rate in self.rates.values()), "rates must be 0 or more")
+        _check(self, sum(self.rates.values()) <= 1 + 1e-9, "the rates together must be at most 1")
+        _check(self, self.in_a_row >= 1, "in_a_row must be 1 or more")
+
+
+Plan = Script | Chaos
+
+
+def can_meet(fault: Fault, op: Op) -> bool:
+    """Whether the fault makes sense for this kind of request."""
+    return fault.ops is None or op in fault.ops
+
+
+def covers(wanted: Op | None, op: Op) -> bool:
+    """Whether a rule for ``wanted`` is for requests of the kind ``op``."""
+    return wanted is None or wanted == op or (wanted == "PUT" and op == "CONDITIONAL_PUT")
+
+
+def fits_key(pattern: str, keys: Sequence[str]) -> bool:
+    """Whether the glob fits any of the keys, from the key's start or from that of any folder in it."""
+    return pattern == "*" or any(_compiled(pattern).match("/" + key) is not None for key in keys)
+
+
+@lru_cache(maxsize=1024)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(translate("*/" + pattern))
+
+
+def _check(value: object, is_right: bool, rule: str) -> None:
+    if not is_right:
+        msg = f"{value!r}: {rule}."
+        raise ConfigError(msg)
+
+
+def _check_op(fault: Fault, op: Op | None) -> None:
+    if op is None:
+        return
+    if op not in OPS:
+        msg = f"Unknown op {op!r}; use one of {', '.join(OPS)}."
+        raise ConfigError(msg)
+    if fault.ops is not None and not any(covers(op, own) for own in fault.ops):
+        msg = f"{fault.kind} cannot happen to {op}; it is for {', '.join(sorted(fault.ops))}."
+        raise ConfigError(msg)
+
+
+# JSON
+
+
+def fault_to_json(fault: Fault) -> dict[str, Any]:
+    """The fault as ``fault_from_json`` reads it."""
+    values = {f.name: getattr(fault, f.name) for f in dataclasses.fields(fault) if f.name != "gate"}
+    return {"kind": fault.kind, **values}
+
+
+def fault_from_json(value: object) -> Fault:
+    """A fault from its name, or from an object with its ``kind`` and its values.
+
+    Raises:
+        ConfigError: unknown names, or values that cannot work.
+    """
+    values = {"kind": value} if isinstance(value, str) else dict(_object(value, "a fault"))
+    name = values.pop("kind", None)
+    kind = KINDS.get(name) if isinstance(name, str) else None
+    if kind is None:
+        msg = f"Unknown fault {name!r}; use one of {', '.join(KINDS)}."
+        raise ConfigError(msg)
+    return _built(kind, values)
+
+
+def plan_to_json(plan: Plan) -> dict[str, Any]:
+    """The plan as ``plans_from_json`` reads it."""
+    if isinstance(plan, Script):
+        rules = [
+            {
+                "fault": fault_to_json(rule.fault),
+                "op": rule.op,
+                "key": rule.key,
+                "after": rule.after,
+                "times": rule.times,
+                "probability": rule.probability,
+            }
+            for rule in plan.rules
+        ]
+        return {"seed": plan.seed, "rules": rules}
+    chaos = {
+        "seed": plan.seed,
+        "rates": [{"fault": fault_to_json(fault), "rate": rate} for fault, rate in plan.rates.items()],
+        "op": plan.op,
+        "key": plan.key,
+        "in_a_row": plan.in_a_row,
+        "quiet": None if plan.quiet is None else dataclasses.asdict(plan.quiet),
+    }
+    return {"chaos": chaos}
+
+
+def plans_from_json(text: str | bytes, *, seed: int | None = None) -> tuple[Plan, ...]:
+    """The plans in a JSON document: a script from ``rules``, a chaos from ``chaos``, both, or a bare list of rules.
+
+    Args:
+        text: the document; the module's docstring shows one.
+        seed: instead of the one in the document.
+
+    Raises:
+        ConfigError: not JSON, unknown names, or values that cannot work.
+    """
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        msg = f"The rules are not JSON: {error}."
+        raise ConfigError(msg) from None
+    document = {"rules": value} if isinstance(value, list) else dict(_object(value, "the rules"))
+    given = document.pop("seed", 0) if seed is None else seed
+    document.pop("seed", None)
+    if not isinstance(given, int):
+        msg = f"The seed {given!r} is not a whole number."
+        raise ConfigError(msg)
+    plans: list[Plan] = []
+    if "rules" in document:
+        plans.append(Script([_rule(item) for item in _list(document.pop("rules"), "rules")], seed=given))
+    if "chaos" in document:
+        plans.append(_chaos(document.pop("chaos"), given, override=seed is not None))
+    if document:
+        msg = f"Unknown names in the rules: {', '.join(document)}; use seed, rules and chaos."
+        raise ConfigError(msg)
+    return tuple(plans)
+
+
+def _rule(value: object) -> Rule:
+    values = dict(_object(value, "a rule"))
+    values["fault"] = fault_from_json(values.get("fault"))
+    return _built(Rule, values)
+
+
+def _chaos(value: object, seed: int, *, override: bool) -> Chaos:
+    values = dict(_object(value, "chaos"))
+    rates: dict[Fault, float] = {}
+    for item in _list(values.get("rates"), "rates"):
+        rate = dict(_object(item, "a rate"))
+        if set(rate) != {"fault", "rate"}:
+            msg = f"A rate has a fault and a rate, not {', '.join(rate) or 'nothing'}."
+            raise ConfigError(msg)
+        if not _has_type(rate["rate"], "float"):
+            msg = f"The rate {rate['rate']!r} is not a number."
+            raise ConfigError(msg)
+        rates[fault_from_json(rate["fault"])] = rate["rate"]
+    values["rates"] = rates
+    if values.get("quiet") is not None:
+        values["quiet"] = _built(Quiet, dict(_object(values["quiet"], "quiet")))
+    values["seed"] = seed if override else values.get("seed", seed)
+    return _built(Chaos, values)
+
+
+def _built(kind: type[_Value], values: Mapping[str, Any]) -> _Value:
+    """The value, with every name and type that does not fit refused in words."""
+    known = {f.name: str(f.type) for f in dataclasses.fields(cast("Any", kind)) if f.init}
+    for name, found in values.items():
+        if name not in known:
+            msg = f"{kind.__name__} has no {name!r}; it has {', '.join(known) or 'no values'}."
+            raise ConfigError(msg)
+        if not _has_type(found, known[name]):
+            msg = f"{kind.__name__}: {name} cannot be {found!r}; it must be {known[name]}."
+            raise ConfigError(msg)
+    try:
+        return kind(**values)
+    except TypeError:
+        msg = f"{kind.__name__} needs more than {', '.join(values) or 'nothing'}; it has {', '.join(known)}."
+        raise ConfigError(msg) from None
+
+
+def _has_type(value: object, annotation: str) -> bool:
+    """Whether a JSON value fits a field's annotation. Values that were built before are of the right type."""
+    if isinstance(value, bool):
+        return annotation == "bool"
+    if value is None:
+        return annotation.endswith("| None")
+    if isinstance(value, int | float):
+        return "float" in annotation or (isinstance(value, int) and "int" in annotation)
+    if isinstance(value, str):
+        return annotation in {"str", "Op | None"} or annotation.startswith("Literal")
+    return not isinstance(value, list | dict) or annotation.startswith("Mapping")
+
+
+def _object(value: object, what: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        msg = f"{what} must be a JSON object, not {value!r}."
+        raise ConfigError(msg)
+    return value
+
+
+def _list(value: object, what: str) -> Sequence[Any]:
+    if not isinstance(value, list):
+        msg = f"{what} must be a JSON list, not {value!r}."
+        raise ConfigError(msg)
+    return value

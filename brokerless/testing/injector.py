@@ -1,0 +1,275 @@
+"""Which request meets which fault, and the record of it.
+
+What is deterministic: whether a request is struck, and all that is drawn for it (a tail's length, the bit that flips),
+depends on the seed, the rule, the request's kind and key, and on how many requests of this kind and key came before it.
+It does not depend on the time, nor on requests for other keys, so threads that work on different keys cannot disturb
+each other. UUIDs within keys do not count: objects with random names are one key here, or no run could be repeated.
+
+What is not: ``after`` and ``times`` count in the order of arrival over all keys that a rule fits, and requests for one
+key that are sent at the same time arrive in any order. ``Quiet`` and ``StaleAbsence`` look at the clock.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections import Counter, OrderedDict, deque
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Final
+
+from brokerless.testing.faults import (
+    Chaos,
+    Fault,
+    Op,
+    Plan,
+    Rule,
+    Script,
+    StaleAbsence,
+    can_meet,
+    covers,
+    fault_to_json,
+    fits_key,
+    plan_to_json,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from brokerless.clock import Clock
+
+_UUID: Final = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
+_REMEMBERED: Final = 100_000
+"""Requests, log lines and written keys kept in memory; a proxy may run for days."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a plan sees of a request: its kind and the objects it is about (several for one deletion of many)."""
+
+    op: Op
+    keys: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        """The first object's key, or the prefix of a LIST."""
+        return self.keys[0] if self.keys else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Shot:
+    """A fault for one request. ``draw`` is a number from 0 to 1 that the fault may use; ``rule`` its place or None."""
+
+    fault: Fault
+    draw: float
+    rule: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Injected:
+    """A line of the log.
+
+    Attributes:
+        number: of the injection, from 1.
+        at_us: when, microseconds since the epoch.
+        fault: what the request met.
+        op, key: the request.
+        applied: whether the server carried the request out; None while that is open (the request is yet to be sent).
+        upstream: the status that the server answered with, or None if it was not asked.
+    """
+
+    number: int
+    at_us: int
+    fault: Fault
+    op: Op
+    key: str
+    applied: bool | None
+    upstream: int | None
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        at = datetime.fromtimestamp(self.at_us / 1e6, UTC).isoformat(timespec="microseconds")
+        values = {"number": self.number, "at": at, "fault": fault_to_json(self.fault), "op": self.op, "key": self.key}
+        return json.dumps({**values, "applied": self.applied, "upstream": self.upstream})
+
+
+@dataclass(slots=True)
+class _Active:
+    """A rule and how often it fitted and struck."""
+
+    rule: Rule
+    seed: int
+    place: int
+    fitted: int = 0
+    struck: int = 0
+
+    @property
+    def is_used_up(self) -> bool:
+        return self.rule.times is not None and self.struck >= self.rule.times
+
+
+class Injector:
+    """Holds the plans, decides, counts and records. Safe to use from several threads.
+
+    Args:
+        clock: the time, for the log, for ``Quiet`` and for ``StaleAbsence``.
+        on_injected: called with each line of the log, one at a time.
+    """
+
+    def __init__(self, clock: Clock, *, on_injected: Callable[[Injected], None] | None = None) -> None:
+        self._clock = clock
+        self._on_injected = on_injected
+        self._lock = threading.Lock()
+        self._rules: list[_Active] = []
+        self._chaos: Chaos | None = None
+        self._seed = 0
+        self._began = clock.monotonic()
+        self._turns: Counter[tuple[object, ...]] = Counter()
+        self._in_a_row: Counter[str] = Counter()
+        self._seen: deque[Request] = deque(maxlen=_REMEMBERED)
+        self._log: deque[Injected] = deque(maxlen=_REMEMBERED)
+        self._written: OrderedDict[str, float] = OrderedDict()
+        self._number = 0
+        self.requests: Counter[str] = Counter()
+        self.faults: Counter[str] = Counter()
+
+    def play(self, plans: Sequence[Plan]) -> None:
+        """Replaces what was played before. Rules come before chaos; counts and draws begin anew, the log goes on."""
+        with self._lock:
+            self._rules, self._chaos, self._seed = [], None, 0
+            self._turns.clear()
+            self._in_a_row.clear()
+            self._began = self._clock.monotonic()
+            for plan in plans:
+                if isinstance(plan, Script):
+                    self._seed = plan.seed
+                    self._add(plan.rules)
+                else:
+                    self._chaos = plan
+
+    def add(self, rules: Sequence[Rule]) -> None:
+        """Adds rules behind those that are there."""
+        with self._lock:
+            self._add(rules)
+
+    def plans(self) -> dict[str, Any]:
+        """What is played, as JSON values, and how often each rule has struck."""
+        with self._lock:
+            script = plan_to_json(Script([active.rule for active in self._rules], seed=self._seed))
+            chaos = {} if self._chaos is None else plan_to_json(self._chaos)
+            return {**script, **chaos, "struck": [active.struck for active in self._rules]}
+
+    def pending(self) -> tuple[Rule, ...]:
+        """The rules that have not struck as often as they were told to."""
+        with self._lock:
+            return tuple(a.rule for a in self._rules if a.rule.times is not None and not a.is_used_up)
+
+    def take(self, request: Request) -> Shot | None:
+        """The fault for this request, or None."""
+        with self._lock:
+            self.requests[request.op] += 1
+            self._seen.append(request)
+            stream = _UUID.sub("*", request.key)
+            for active in self._rules:
+                if not active.is_used_up and active.rule.fits(request.op, request.keys):
+                    shot = self._strike(active, request, stream)
+                    if shot is not None:
+                        return shot
+            return None if self._chaos is None else self._draw(self._chaos, request, stream)
+
+    def give_back(self, shot: Shot) -> None:
+        """Undoes a ``take``: the server's answer left the fault nothing to do."""
+        with self._lock:
+            for active in self._rules:
+                if active.place == shot.rule:
+                    active.struck -= 1
+
+    def record(self, request: Request, shot: Shot, *, applied: bool | None, upstream: int | None) -> None:
+        """Writes the log; called before the client can see the fault."""
+        with self._lock:
+            self._number += 1
+            at_us = self._clock.time_us()
+            line = Injected(self._number, at_us, shot.fault, request.op, request.key, applied, upstream)
+            self.faults[shot.fault.kind] += 1
+            self._log.append(line)
+            if self._on_injected is not None:
+                self._on_injected(line)
+
+    def log(self, after: int = 0) -> tuple[Injected, ...]:
+        """The injections with a higher number, of the last hundred thousand."""
+        with self._lock:
+            return tuple(line for line in self._log if line.number > after)
+
+    def count(self, op: Op | None, key: str) -> int:
+        """How many of the last hundred thousand requests were of this kind and for such a key."""
+        with self._lock:
+            return sum(covers(op, request.op) and fits_key(key, request.keys) for request in self._seen)
+
+    def written(self, request: Request) -> None:
+        """Notes that the server has just applied a PUT."""
+        with self._lock:
+            self._written[request.key] = self._clock.monotonic()
+            self._written.move_to_end(request.key)
+            if len(self._written) > _REMEMBERED:
+                self._written.popitem(last=False)
+
+    def _add(self, rules: Sequence[Rule]) -> None:
+        first = len(self._rules)
+        self._rules += [_Active(rule, self._seed, place) for place, rule in enumerate(rules, start=first)]
+
+    def _strike(self, active: _Active, request: Request, stream: str) -> Shot | None:
+        rule = active.rule
+        if not self._is_possible(rule.fault, request):
+            return None
+        active.fitted += 1
+        if active.fitted <= rule.after:
+            return None
+        turn = self._turn(active.place, request.op, stream)
+        if _uniform(active.seed, active.place, request.op, stream, turn, "strike") >= rule.probability:
+            return None
+        active.struck += 1
+        return Shot(rule.fault, _uniform(active.seed, active.place, request.op, stream, turn, "draw"), active.place)
+
+    def _draw(self, chaos: Chaos, request: Request, stream: str) -> Shot | None:
+        if not (covers(chaos.op, request.op) and fits_key(chaos.key, request.keys)):
+            return None
+        turn = self._turn("chaos", request.op, stream)
+        left = _uniform(chaos.seed, "chaos", request.op, stream, turn, "strike")
+        row = f"{request.op} {stream}"
+        for fault, rate in chaos.rates.items():
+            left -= rate if can_meet(fault, request.op) else 0.0
+            if left < 0:
+                if (
+                    self._in_a_row[row] >= chaos.in_a_row
+                    or self._is_quiet(chaos)
+                    or not self._is_possible(fault, request)
+                ):
+                    break
+                self._in_a_row[row] += 1
+                return Shot(fault, _uniform(chaos.seed, "chaos", request.op, stream, turn, "draw"), None)
+        self._in_a_row.pop(row, None)
+        return None
+
+    def _turn(self, *what: object) -> int:
+        self._turns[what] += 1
+        return self._turns[what]
+
+    def _is_possible(self, fault: Fault, request: Request) -> bool:
+        if not isinstance(fault, StaleAbsence):
+            return True
+        at = self._written.get(request.key)
+        return at is not None and self._clock.monotonic() - at < fault.within_s
+
+    def _is_quiet(self, chaos: Chaos) -> bool:
+        if chaos.quiet is None:
+            return False
+        period = chaos.quiet.storm_s + chaos.quiet.calm_s
+        return (self._clock.monotonic() - self._began) % period >= chaos.quiet.storm_s
+
+
+def _uniform(*parts: object) -> float:
+    """A number from 0 (included) to 1 (excluded) that depends on the parts only, in every process and version."""
+    digest = blake2b("\0".join(map(str, parts)).encode(), digest_size=8).digest()
+    return (int.from_bytes(digest, "big") >> 11) / 2**53
