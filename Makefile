@@ -10,7 +10,7 @@ LINTED := brokerless glue_jobs lambdas infra benchmarks tests
 CDK := PATH="$(CURDIR)/$(BIN):$$PATH" CDK_DISABLE_CLI_TELEMETRY=1 node_modules/.bin/cdk
 
 .PHONY: help setup setup-aws demo test test-all lint types cov bench bench-report up down assets synth diff deploy \
-	destroy deploy-local lock clean
+	destroy deploy-local up-local-aws lock clean
 
 help:
 	@printf 'Targets (PROFILE=%s, STAGE=%s, ARGS=%s):\n' '$(PROFILE)' '$(STAGE)' '$(ARGS)'
@@ -71,8 +71,11 @@ deploy: setup-aws ## Deploy STAGE to the AWS account of your credentials
 destroy: setup-aws ## Remove STAGE; what its configuration retains (data, in prod) stays
 	@$(CDK) destroy --all -c stage=$(STAGE) $(ARGS)
 
-deploy-local: setup-aws ## Deploy to an emulator on this machine, use it, update it, destroy it: the whole path, no account
+deploy-local: setup-aws ## Deploy to an emulator on this machine, use it, update it, destroy it; needs no account
 	$(BIN)/python -m pytest tests/infra/test_deploy_local.py -v $(ARGS)
+
+up-local-aws: setup-aws ## Deploy to the emulator and stay, to look around; Ctrl-C ends it
+	@$(BIN)/python -m infra.local $(ARGS)
 
 lock: setup ## Resolve both lock files anew from pyproject.toml (installs uv into .venv)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv

@@ -54,7 +54,7 @@ def create_topic(
     if not 1 <= partitions <= MAX_PARTITIONS:
         msg = f"{partitions} partitions are not possible; use 1 to {MAX_PARTITIONS}."
         raise ConfigError(msg)
-    check_conditional_put(store, clock=clock)
+    check_conditional_put(store, within=topic, clock=clock)
     wanted = schema.to_delta()
     for number in range(partitions - 1, -1, -1):
         log = DeltaLog(store, partition_table(topic, number), clock=clock)
@@ -141,13 +141,18 @@ def delete_topic(store: Store, topic: str, *, clock: Clock = SYSTEM) -> None:
             continue  # an earlier call got this far
 
 
-def check_conditional_put(store: Store, *, clock: Clock = SYSTEM) -> None:
+def check_conditional_put(store: Store, *, within: str = "_brokerless", clock: Clock = SYSTEM) -> None:
     """Asks the store to create one object twice, and insists that the second time it refuses.
+
+    Args:
+        store: which one.
+        within: the folder for that object: whoever may write one topic only has to be able to ask.
+        clock: the object's name.
 
     Raises:
         ConditionalPutUnsupported: it did not.
     """
-    path = f"_brokerless/probe-{clock.uuid()}"
+    path = f"{within}/_probe-{clock.uuid()}"
     try:
         first = store.put_if_absent(path, b"probe")
         second = store.put_if_absent(path, b"probe")

@@ -207,7 +207,7 @@ class GeneratorConfig:
     """
 
     rate_per_s: float = 10.0
-    duration_s: float = 50.0
+    duration_s: float = 45.0
     enabled: bool = False
 
     def __post_init__(self) -> None:
@@ -217,8 +217,8 @@ class GeneratorConfig:
                 "use a rate above 0 and at most 600 s, since a function ends after 15 minutes."
             )
             raise ConfigError(msg)
-        if self.enabled and self.duration_s > 50:
-            msg = f"The generator starts each minute, so it cannot run for {self.duration_s} s; use at most 50."
+        if self.enabled and self.duration_s > 45:
+            msg = f"The generator starts each minute, so it cannot run for {self.duration_s} s; use at most 45."
             raise ConfigError(msg)
 
 

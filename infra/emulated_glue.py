@@ -25,6 +25,8 @@ import threading
 import time
 import zipfile
 from collections import deque
+from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -41,7 +43,7 @@ _LOG: Final = logging.getLogger(__name__)
 LIVE: Final = frozenset({"STARTING", "RUNNING", "STOPPING"})
 """The states in which a run may still write."""
 
-# Twice what a batch takes here; a driver that does not end by then is killed, as Glue would.
+# Many times what a batch takes here; a driver that does not end by then is killed, as Glue would.
 _STOP_S: Final = 15.0
 _MESSAGE_LINES: Final = 5
 
@@ -108,7 +110,7 @@ class GlueRuns:
                 return self._error("ConcurrentRunsExceededException", f"Concurrent runs exceeded for {name}")
             runs.append(run)
         # The definition as it is now: a later UpdateJob is for later runs.
-        self._thread(lambda: self._run(json.loads(json.dumps(job)), run))
+        self._thread(partial(self._run, deepcopy(job), run))
         return self._responses.json_response({"JobRunId": run["Id"]})
 
     def stop(self, data: dict[str, Any]) -> Any:
@@ -125,7 +127,7 @@ class GlueRuns:
                 continue
             self._note(run, "STOPPING")
             stopping.append(names)
-            self._thread(lambda run_id=run_id: self._end(run_id))  # type: ignore[misc]
+            self._thread(partial(self._end, run_id))
         return self._responses.json_response({"SuccessfulSubmissions": stopping, "Errors": errors})
 
     def runs(self, data: dict[str, Any]) -> Any:

@@ -13,9 +13,9 @@ buckets keep their tags          the CDK's function that empties buckets takes n
 buckets go only when empty       nobody would notice that they are not emptied
 ``Custom::S3AutoDeleteObjects``  that function needs the AWS SDK for JavaScript; here Python empties the bucket
 loopback counts as TLS           each bucket refuses plain HTTP, and the clients here speak nothing else
-more keys of conditions           policies on conditional PUTs and namespaces of metrics would match never, or always
+more keys of conditions          policies on conditional PUTs and metrics' namespaces match never, or always
 the owner may assume any role    a job's role trusts Glue alone, and on conditions that only a service's call fulfils
-metrics are taken from logs       functions write theirs to the log (embedded metric format), where nobody reads them
+metrics are taken from logs      functions write theirs to the log (EMF), where nobody reads them
 functions see their package      this interpreter's packages would hide what a package lacks
 Glue runs run                    ``StartJobRun`` says that a job succeeded that never ran (``emulated_glue``)
 ===============================  ===================================================================================
@@ -51,13 +51,12 @@ ACCOUNT: Final = "000000000000"
 REGION: Final = "us-east-1"
 
 DIRECTORY_ENV: Final = "BROKERLESS_EMULATOR_DIRECTORY"
-"""Where runs of jobs and the functions' interpreter are."""
+"""Where the emulator keeps everything; runs of jobs are in ``glue``, what goes with it in ``tmp``."""
 
 STORED: Final = {
     "AWS::Budgets::Budget": (),
     "AWS::EMRServerless::Application": ("ApplicationId", "Arn"),
     "AWS::Glue::SecurityConfiguration": (),
-    "AWS::KMS::ReplicaKey": ("Arn",),
 }
 """Types of which only the properties are kept, each with the attributes that templates ask for."""
 
@@ -84,7 +83,7 @@ def main() -> None:
     _complete_conditions()
     _let_owner_assume_roles()
     _extract_metrics()
-    _isolate_functions(directory / "lambda-python")
+    _isolate_functions(directory / "tmp" / "lambda-python")
     runs.install()
     threading.Thread(target=_stop_with_parent, args=(runs,), daemon=True).start()
     sys.argv[1:] = []

@@ -70,8 +70,7 @@ class Emulator:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        self._process, port = on_free_port(None, self._start)
-        self.endpoint = f"http://{HOST}:{port}"
+        self._process = on_free_port(None, self._start)
         return self
 
     def __exit__(
@@ -130,16 +129,15 @@ class Emulator:
             "AWS_SESSION_TOKEN": answer["SessionToken"],
         }
 
-    def _start(self, port: int) -> tuple[subprocess.Popen[bytes], int]:
+    def _start(self, port: int) -> subprocess.Popen[bytes]:
+        self.endpoint = f"http://{HOST}:{port}"
         nonce = secrets.token_hex(16)
         process = spawn(
             [sys.executable, "-m", "infra.emulator"],
             environ={
                 **ministack_environ(self.directory, port=port, nonce=nonce),
                 **self.environ(),
-                "AWS_ENDPOINT_URL": f"http://{HOST}:{port}",
-                "AWS_ENDPOINT_URL_S3": f"http://{HOST}:{port}",
-                DIRECTORY_ENV: str(self.directory / "tmp"),
+                DIRECTORY_ENV: str(self.directory),
                 # Functions answer to CloudFormation at this name.
                 "MINISTACK_HOST": HOST,
                 "MINISTACK_ACCOUNT_ID": ACCOUNT,
@@ -162,7 +160,7 @@ class Emulator:
             log_file=self.log,
             is_ready=lambda: nonce in http_get(port, "/_ministack/health"),
         )
-        return process, port
+        return process
 
 
 class Deployment:

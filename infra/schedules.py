@@ -11,6 +11,7 @@ from constructs import Construct
 
 from brokerless.aws.environment import CanaryEnvironment, GeneratorEnvironment, MaintenanceEnvironment
 from brokerless.local.example import ZONES
+from brokerless.generator import STOP_BEFORE_S
 from brokerless.maintenance import GRACE_S, SWEEP_EVERY_S
 from infra.access import allow_appending, allow_maintaining, allow_reading, topic_tables
 from infra.functions import KitFunction
@@ -33,7 +34,6 @@ _CANARY_EVERY: Final = cdk.Duration.minutes(1)
 _CANARY_TIMEOUT: Final = cdk.Duration.seconds(55)
 _CANARY_WAITS_S: Final = 40.0
 _GENERATOR_EVERY: Final = cdk.Duration.minutes(1)
-_GENERATOR_RESERVE_S: Final = 8.0
 
 
 class Maintenance(Construct):
@@ -122,7 +122,7 @@ class Generator(Construct):
             name="generator",
             environment=environment,
             memory_mb=1024,
-            timeout=cdk.Duration.seconds(stage.generator.duration_s + _GENERATOR_RESERVE_S),
+            timeout=cdk.Duration.seconds(stage.generator.duration_s + STOP_BEFORE_S),
             concurrency=1,
             retries=0,
             description="Sends the example's messages",
