@@ -14,7 +14,7 @@ CDK := PATH="$(CURDIR)/$(BIN):$$PATH" CDK_DISABLE_CLI_TELEMETRY=1 node_modules/.
 
 help:
 	@printf 'Targets (PROFILE=%s, STAGE=%s, ARGS=%s):\n' '$(PROFILE)' '$(STAGE)' '$(ARGS)'
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: ## Prepare .venv from requirements.lock (PYTHON=... chooses the interpreter)
 	@scripts/setup

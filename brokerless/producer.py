@@ -36,6 +36,7 @@ from brokerless.errors import (
     ProducerFenced,
     SchemaError,
     StoreError,
+    TopicDeleted,
     UsageError,
 )
 from brokerless.log import DEADLINE_S, Commit, DeltaLog, TxnAdvanced, epoch_of
@@ -58,6 +59,8 @@ MAX_COMMIT_ROWS: Final = 1_000_000
 
 UPLOAD_VALID_S: Final = 600.0
 """An object that waited longer for its commit is uploaded again; far below maintenance's grace time for orphans."""
+
+_PUT_AGAIN_TRIES: Final = 5
 
 
 class Producer:
@@ -117,7 +120,8 @@ class Producer:
         self._partition = partition
         self._timeout_s = delivery_timeout_s
         self._writers = [
-            _PartitionWriter(self._store, topic, number, producer_id, clock) for number in range(self.partitions)
+            _PartitionWriter(self._store, topic, number, producer_id, clock, opened_at=head)
+            for number, head in enumerate(about.heads)
         ]
         self._next = clock.rng.randrange(self.partitions)
         self._buffer = _Buffer(linger_s, min(batch_rows, MAX_COMMIT_ROWS), batch_bytes, buffer_bytes)
@@ -325,23 +329,28 @@ class _Call:
 class _PartitionWriter:
     """One partition's table: upload, then append. Used by one thread at a time."""
 
-    def __init__(self, store: Store, topic: str, partition: int, producer_id: str | None, clock: Clock) -> None:
+    def __init__(
+        self, store: Store, topic: str, partition: int, producer_id: str | None, clock: Clock, *, opened_at: int
+    ) -> None:
         self.producer_id = producer_id
         self.conflicts = 0
         self._clock = clock
         self._table = partition_table(topic, partition)
         self._log = DeltaLog(store, self._table, clock=clock)
+        self._opened_at = opened_at  # the head of the log when the producer was opened
         self._epoch: int | None = None
         self._used = -1  # the last sequence that this producer took, committed or not
 
     def last_sequence(self) -> int | None:
         if self.producer_id is None:
             return None
+        self._check_opened()
         self._own()
         return self._log.txn(self.producer_id)
 
     def write(self, tables: Sequence[Table], sequence: int | None, timeout_s: float) -> tuple[int, bool]:
         """Commits the tables as one object; returns (version, whether it was there already)."""
+        self._check_opened()
         txns: dict[str, int] = {}
         expect: dict[str, int] = {}
         if self.producer_id is not None:
@@ -366,6 +375,20 @@ class _PartitionWriter:
             raise ProducerFenced(msg) from error
         self.conflicts += commit.attempts - 1
         return commit.version, False
+
+    def _check_opened(self) -> None:
+        """Refuses a topic that is not the one that was opened: its log is read only when it is first touched.
+
+        Raises:
+            TopicDeleted: the topic was deleted and created again in between, perhaps with other columns.
+        """
+        first = self._log.state.metadata.first_version
+        if first > self._opened_at:
+            msg = (
+                f"{self._log.uri} was deleted and created again (entry {first}): this producer was opened on the old "
+                "topic. Open it again."
+            )
+            raise TopicDeleted(msg)
 
     def _own(self) -> None:
         if self._epoch is None and self.producer_id is not None:
@@ -406,7 +429,7 @@ def commit_table(
         # clocks: the monotonic one stands still while a machine sleeps, the wall clock can be set back.
         waited_s = max(clock.monotonic() - uploaded_s, (clock.time_us() - uploaded_us) / 1e6)
         if waited_s > UPLOAD_VALID_S:
-            log.store.put(path, data)
+            put_again(log.store, path, data, clock=clock)
 
     log.store.put(path, data)
     add = Add(name, len(data), table.num_rows, uploaded_us // 1000)
@@ -430,6 +453,22 @@ def commit_table(
         )
         raise CommitUnknown(msg, table=log.uri, version=commit.version, commit_id=commit.commit_id) from error
     return commit
+
+
+def put_again(store: Store, path: str, data: bytes, *, clock: Clock) -> None:
+    """Uploads an object whose entry is in the log already, where maintenance may have removed it meanwhile.
+
+    Tries for longer than the store does by itself: whoever gives up here leaves an entry without its object.
+
+    Raises:
+        StoreError: the store did not take it.
+    """
+    for attempt in range(_PUT_AGAIN_TRIES - 1):
+        with contextlib.suppress(StoreError):
+            store.put(path, data)
+            return
+        clock.backoff(attempt, base_s=1.0, cap_s=10.0)
+    store.put(path, data)
 
 
 class _Buffer:

@@ -28,23 +28,22 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from brokerless import records
 from brokerless.admin import describe_topic
 from brokerless.clock import SYSTEM
 from brokerless.entries import Add
-from brokerless.errors import BrokerlessError, ConfigError, PipelineError, PipelineFenced, SchemaError
-from brokerless.log import DeltaLog, TxnAdvanced, epoch_of
+from brokerless.errors import BrokerlessError, ConfigError, PipelineError, SchemaError
 from brokerless.metrics import Histogram
 from brokerless.settings import Settings
 from brokerless.spark.failures import named_error
-from brokerless.spark.progress import Position, SourceOffset, app_id, covers, follows, position_in
+from brokerless.spark.outputs import Objects, Output, Outputs, Target
+from brokerless.spark.progress import Position, SourceOffset
 from brokerless.spark.session import scratch_root
 from brokerless.spark.worker import cure_worker, settings_option, store_of
 from brokerless.store import open_store
 from brokerless.topics import PRODUCED_AT, dead_letters
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     import pyarrow as pa
@@ -58,10 +57,6 @@ EXECUTOR_ROWS: Final = 500_000
 """Batches of more rows are written by the executors. On two cores that is where they become faster (docs/adr/0005);
 lower it where many executors stand idle."""
 
-
-COMMIT_WITHIN_MS: Final = 600_000
-"""A process that slept (a suspended machine) must not commit objects that maintenance has taken for orphans since: far
-below the shortest time that it lets them lie."""
 
 _STATEFUL: Final = frozenset(
     {
@@ -213,26 +208,25 @@ class _Sink:
         if not name or any(c in name for c in ":/") or len(name) > 100:
             msg = f"The pipeline's name {name!r} must have 1 to 100 characters, without ':' and '/'."
             raise ConfigError(msg)
-        self._name = name
         self._settings = settings
         self._executor_rows = executor_rows
         self._store = open_store(settings)
         self._schema = describe_topic(self._store, table).schema
         _check_columns(df, self._schema, table)
         _check_stateless(df)
-        self._output = _Output(self._store, table, self._schema, name)
-        self._letters: _Output | None = None
+        output = Output(self._store, table, self._schema, name)
+        letters: Output | None = None
         if DEAD_LETTER in df.columns:
             topic = dead_letters(table)
-            self._letters = _Output(self._store, topic, describe_topic(self._store, topic).schema, name)
+            letters = Output(self._store, topic, describe_topic(self._store, topic).schema, name)
+        self._outputs = Outputs(output, letters, name)
         self.checkpoint: Path = _fresh_checkpoint(settings, name)
         self.reports: list[BatchReport] = []
         self.error: BrokerlessError | None = None
         self._running = threading.Lock()
         self._closed = False
         self._counted: Counter[str] = Counter()
-        for output in self._outputs():
-            output.claim()
+        self._outputs.claim()
 
     def close(self, timeout_s: float) -> None:
         """Waits for the batch that runs and lets no other begin."""
@@ -258,31 +252,15 @@ class _Sink:
     def _write(self, df: DataFrame, batch_id: int) -> None:
         begun = time.perf_counter()
         start, offset, rows = self._range(batch_id)
-        end, lag = offset.at, offset.seen - offset.rows
-        todo: list[_Output] = []
-        for output in self._outputs():
-            recorded = output.position(end)
-            done = {table: max(version, offset.born.get(table, 0)) for table, version in recorded.items()}
-            if covers(done, start, end):
-                continue
-            if not follows(done, start) and not (output is self._letters and _behind(done, start)):
-                msg = (
-                    f"Batch {batch_id} of the pipeline {self._name!r} reads {_span(start, end)}, but {output.topic!r} "
-                    f"records {done}: rows would be lost or repeated. Read with read_stream(..., "
-                    f"name={self._name!r}, output={output.topic!r}), and from all topics of earlier runs."
-                )
-                raise PipelineError(msg)
-            todo.append(output)
+        lag = offset.seen - offset.rows
+        todo = self._outputs.missing(start, offset, batch_id=batch_id)
         if not todo:
             return
         by_driver = rows <= self._executor_rows
         result = (self._by_driver if by_driver else self._by_executors)(df, todo)
         computed = time.perf_counter()
         letters = result.letters
-        if self._letters is not None and letters.rows:
-            self._letters.commit(letters, end)
-        if self._output in todo:
-            self._output.commit(result.good, end)
+        self._outputs.commit(result.good, letters, offset.at, missing=todo)
         latency = result.latency if result.table is None else _ages(result.table)
         ended = time.perf_counter()
         self.reports.append(
@@ -316,26 +294,25 @@ class _Sink:
         start = _read_offsets(self.checkpoint, batch_id - 1)
         return start.at, end, end.rows - start.rows
 
-    def _outputs(self) -> list[_Output]:
-        return [self._output] if self._letters is None else [self._letters, self._output]
-
-    def _by_driver(self, df: DataFrame, todo: Sequence[_Output]) -> _Result:
+    def _by_driver(self, df: DataFrame, todo: Sequence[Output]) -> _Result:
         from brokerless.spark.arrow import split_dead_letters
 
         good, letters = split_dead_letters(df.toArrow())
-        result = _Result(_Objects(), _Objects(), table=good)
-        for output, rows, objects in ((self._letters, letters, result.letters), (self._output, good, result.good)):
+        result = _Result(Objects(), Objects(), table=good)
+        to_letters, to_output = self._outputs.letters, self._outputs.output
+        for output, rows, objects in ((to_letters, letters, result.letters), (to_output, good, result.good)):
             if output in todo and output is not None and rows is not None:
-                objects.add(output.target.upload(self._store, rows))
+                output.upload(rows, objects)
         return result
 
-    def _by_executors(self, df: DataFrame, todo: Sequence[_Output]) -> _Result:
+    def _by_executors(self, df: DataFrame, todo: Sequence[Output]) -> _Result:
+        output, to_letters = self._outputs.output, self._outputs.letters
         task = _ExecutorTask(
             settings_option(self._settings),
-            self._output.target if self._output in todo else None,
-            self._letters.target if self._letters in todo and self._letters is not None else None,
+            output.target if output in todo else None,
+            to_letters.target if to_letters in todo and to_letters is not None else None,
         )
-        good, letters, latency = _Objects(), _Objects(), Histogram()
+        good, letters, latency = Objects(), Objects(), Histogram()
         # In the order of the partitions, which is the order of the log.
         for row in df.mapInArrow(task, "written string").collect():
             written = json.loads(row.written)
@@ -346,90 +323,11 @@ class _Sink:
 
 
 @dataclass(slots=True)
-class _Objects:
-    """Uploaded objects of one output, in log order."""
-
-    adds: list[Add] = field(default_factory=list)
-
-    @property
-    def rows(self) -> int:
-        return sum(add.rows or 0 for add in self.adds)
-
-    def add(self, add: Add | None) -> None:
-        if add is not None:
-            self.adds.append(add)
-
-
-@dataclass(slots=True)
 class _Result:
-    good: _Objects
-    letters: _Objects
+    good: Objects
+    letters: Objects
     latency: Histogram = field(default_factory=Histogram)
     table: pa.Table | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Target:
-    """Where objects of an output go, as sent to executors."""
-
-    topic: str
-    schema: Schema
-
-    def upload(self, store: Store, rows: pa.Table) -> Add | None:
-        """Writes the rows as one object; nothing of no rows."""
-        if not rows.num_rows:
-            return None
-        now_us = SYSTEM.time_us()
-        data = records.encode(records.to_table(rows, self.schema, topic=self.topic, produced_at_us=now_us))
-        name = f"part-{uuid.uuid4()}.snappy.parquet"
-        store.put(f"{self.topic}/{name}", data)
-        return Add(name, len(data), rows.num_rows, now_us // 1000)
-
-
-class _Output:
-    """An output topic's log in the hands of this pipeline."""
-
-    def __init__(self, store: Store, topic: str, schema: Schema, pipeline: str) -> None:
-        self.topic = topic
-        self.target = _Target(topic, schema)
-        self._pipeline = pipeline
-        self._log = DeltaLog(store, topic)
-        self._epoch = 0
-        if describe_topic(store, topic).partitions != 1:
-            msg = f"The output {topic!r} has several partitions; a pipeline's output has one."
-            raise ConfigError(msg)
-
-    def claim(self) -> None:
-        """Takes the output over: an older pipeline of this name is fenced from here on."""
-        self._epoch = self._log.claim(self._pipeline)
-
-    def position(self, tables: Mapping[str, int]) -> Position:
-        """What this output holds already."""
-        return position_in(self._log, self._pipeline, tables)
-
-    def commit(self, objects: _Objects, end: Position) -> None:
-        """One entry: the objects, and how far the inputs are with them.
-
-        Raises:
-            PipelineFenced: another pipeline of this name took over; nothing was written.
-        """
-        oldest_ms = min((add.modified_ms for add in objects.adds), default=0)
-        if objects.adds and SYSTEM.time_us() // 1000 - oldest_ms > COMMIT_WITHIN_MS:
-            msg = (
-                f"An object for {self.topic!r} waited more than {COMMIT_WITHIN_MS // 60_000} minutes for its commit "
-                "and may have been removed as an orphan. Nothing was committed; start the pipeline again."
-            )
-            raise PipelineError(msg)
-        known = self.position(end)
-        txns = {app_id(self._pipeline, t): v for t, v in end.items() if v > known.get(t, -1)}
-        try:
-            self._log.append(objects.adds, txns, expect={epoch_of(self._pipeline): self._epoch})
-        except TxnAdvanced as error:
-            msg = (
-                f"Another pipeline {self._pipeline!r} took over {self.topic!r} ({error}); this one wrote nothing more. "
-                "Run one pipeline of a name at a time."
-            )
-            raise PipelineFenced(msg) from error
 
 
 @dataclass(frozen=True)
@@ -437,8 +335,8 @@ class _ExecutorTask:
     """``mapInArrow``'s function: writes its partition's rows as objects and reports them as one row of JSON."""
 
     settings: str
-    output: _Target | None
-    letters: _Target | None
+    output: Target | None
+    letters: Target | None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -452,8 +350,8 @@ class _ExecutorTask:
         good, letters = split_dead_letters(pa.Table.from_batches(rows))
         store = store_of(self.settings)
         written = {
-            "good": _values(self.output.upload(store, good) if self.output else None),
-            "letters": _values(self.letters.upload(store, letters) if self.letters and letters is not None else None),
+            "good": _uploaded(self.output, store, good),
+            "letters": _uploaded(self.letters, store, letters),
             "latency": ages(good, SYSTEM.time_us()).counts,
         }
         yield pa.RecordBatch.from_pydict({"written": [json.dumps(written)]})
@@ -465,17 +363,12 @@ def _ages(rows: pa.Table) -> Histogram:
     return ages(rows, SYSTEM.time_us())
 
 
-def _values(add: Add | None) -> list[Any] | None:
-    return [add.path, add.size, add.rows, add.modified_ms] if add else None
-
-
-def _behind(done: Position, start: Position) -> bool:
-    """Dead letters are committed only in batches that have some, so their position may lie behind."""
-    return all(done[table] <= start.get(table, -1) for table in done)
-
-
-def _span(start: Position, end: Position) -> str:
-    return ", ".join(f"{table} {start.get(table, -1) + 1}..{version}" for table, version in end.items())
+def _uploaded(target: Target | None, store: Store, rows: pa.Table | None) -> list[Any] | None:
+    uploaded = None if target is None or rows is None else target.upload(store, rows)
+    if uploaded is None:
+        return None
+    add = uploaded[0]
+    return [add.path, add.size, add.rows, add.modified_ms]
 
 
 def _check_columns(df: DataFrame, schema: Schema, topic: str) -> None:

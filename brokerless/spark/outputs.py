@@ -1,0 +1,238 @@
+"""A pipeline's outputs: what a batch still has to write there, and in which order. Nothing here knows Spark.
+
+* A batch must continue what each output's log records as done. What an output holds already is not written again (the
+  dead letters of a batch after a crash between the two commits); a gap or an overlap stops the pipeline.
+* Dead letters are committed before the output: the output's txns say where a restart begins, so the other way round a
+  crash in between would lose them.
+* Each commit requires that the pipeline's epoch still stands; who meets another one was taken over, and stops.
+
+Apart from ``sink`` so that ``tests/sim`` can crash, pause and double these very decisions thousands of times a minute.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from brokerless import records
+from brokerless.admin import describe_topic
+from brokerless.clock import SYSTEM, Clock
+from brokerless.entries import Add
+from brokerless.errors import BrokerlessError, CommitUnknown, ConfigError, PipelineError, PipelineFenced
+from brokerless.log import DeltaLog, TxnAdvanced, epoch_of
+from brokerless.producer import put_again
+from brokerless.spark.progress import Position, SourceOffset, app_id, covers, follows, position_in
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    import pyarrow as pa
+
+    from brokerless.store import Store
+    from brokerless.topics import Schema
+
+COMMIT_WITHIN_MS: Final = 600_000
+"""A process that slept (a suspended machine) must not commit objects that maintenance has taken for orphans since: far
+below the shortest time that it lets them lie."""
+
+
+@dataclass(slots=True)
+class Objects:
+    """Uploaded objects of one output, in log order."""
+
+    adds: list[Add] = field(default_factory=list)
+    kept: dict[str, bytes] = field(default_factory=dict)
+    """The bytes of those that this process uploaded itself, by path, until they are committed."""
+
+    @property
+    def rows(self) -> int:
+        """How many rows they hold."""
+        return sum(add.rows or 0 for add in self.adds)
+
+    def add(self, add: Add | None) -> None:
+        """Takes note of an object, if there is one."""
+        if add is not None:
+            self.adds.append(add)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where objects of an output go, as sent to executors."""
+
+    topic: str
+    schema: Schema
+
+    def upload(self, store: Store, rows: pa.Table, *, clock: Clock = SYSTEM) -> tuple[Add, bytes] | None:
+        """Writes the rows as one object, and gives its bytes, too; nothing of no rows."""
+        if not rows.num_rows:
+            return None
+        now_us = clock.time_us()
+        data = records.encode(records.to_table(rows, self.schema, topic=self.topic, produced_at_us=now_us))
+        name = f"part-{clock.uuid()}.snappy.parquet"
+        store.put(f"{self.topic}/{name}", data)
+        return Add(name, len(data), rows.num_rows, now_us // 1000), data
+
+
+class Output:
+    """An output topic's log in the hands of this pipeline.
+
+    Args:
+        store: where the topic is.
+        topic: with one partition.
+        schema: of the topic.
+        pipeline: the name under which the log keeps the progress.
+        clock: time, and the objects' names.
+
+    Raises:
+        TopicNotFound, ConfigError: the topic is missing, or has several partitions.
+    """
+
+    def __init__(self, store: Store, topic: str, schema: Schema, pipeline: str, *, clock: Clock = SYSTEM) -> None:
+        self.topic = topic
+        self.target = Target(topic, schema)
+        self._pipeline = pipeline
+        self._clock = clock
+        self._log = DeltaLog(store, topic, clock=clock)
+        self._epoch = 0
+        if describe_topic(store, topic, clock=clock).partitions != 1:
+            msg = f"The output {topic!r} has several partitions; a pipeline's output has one."
+            raise ConfigError(msg)
+
+    def claim(self) -> None:
+        """Takes the output over: an older pipeline of this name is fenced from here on."""
+        self._epoch = self._log.claim(self._pipeline)
+
+    def position(self, tables: Mapping[str, int]) -> Position:
+        """What this output holds already."""
+        return position_in(self._log, self._pipeline, tables)
+
+    def upload(self, rows: pa.Table, objects: Objects) -> None:
+        """Writes the rows as an object of a batch that is to be committed."""
+        if uploaded := self.target.upload(self._log.store, rows, clock=self._clock):
+            add, data = uploaded
+            objects.add(add)
+            objects.kept[add.path] = data
+
+    def commit(self, objects: Objects, end: Position) -> None:
+        """One entry: the objects, and how far the inputs are with them.
+
+        Raises:
+            PipelineFenced: another pipeline of this name took over; nothing was written.
+            PipelineError: an object has waited so long that it may be gone; nothing was written. Or it was found to
+                be gone after the commit, in which this process was asleep; the text says which.
+        """
+        if self._waited(objects):
+            msg = (
+                f"An object for {self.topic!r} waited more than {COMMIT_WITHIN_MS // 60_000} minutes for its commit "
+                "and may have been removed as an orphan. Nothing was committed; start the pipeline again."
+            )
+            raise PipelineError(msg)
+        known = self.position(end)
+        txns = {app_id(self._pipeline, t): v for t, v in end.items() if v > known.get(t, -1)}
+        try:
+            self._log.append(objects.adds, txns, expect={epoch_of(self._pipeline): self._epoch})
+        except TxnAdvanced as error:
+            if error.ours:
+                # After a long sleep the log writes a commit without files once more, to be sure, and then meets its
+                # own txns. Nobody else's: the epoch was compared before them.
+                return
+            msg = (
+                f"Another pipeline {self._pipeline!r} took over {self.topic!r} ({error}); this one wrote nothing more. "
+                "Run one pipeline of a name at a time."
+            )
+            raise PipelineFenced(msg) from error
+        except CommitUnknown:
+            with contextlib.suppress(BrokerlessError):  # it may land yet, and then needs its objects
+                self._put_again(objects)
+            raise
+        self._put_again(objects)
+
+    def _waited(self, objects: Objects) -> bool:
+        oldest_ms = min((add.modified_ms for add in objects.adds), default=None)
+        return oldest_ms is not None and self._clock.time_us() // 1000 - oldest_ms > COMMIT_WITHIN_MS
+
+    def _put_again(self, objects: Objects) -> None:
+        """Makes good what a sweep did while this process was asleep between its last look at the clock and the commit.
+
+        A laptop that is closed in these milliseconds, say. Executors keep no bytes: for theirs there is only an error.
+        """
+        if not self._waited(objects):
+            return
+        store = self._log.store
+        for path, data in objects.kept.items():
+            put_again(store, f"{self.topic}/{path}", data, clock=self._clock)
+        others = [f"{self.topic}/{add.path}" for add in objects.adds if add.path not in objects.kept]
+        if gone := [path for path in others if not store.exists(path)]:
+            msg = (
+                f"{', '.join(gone)} waited for the commit while this process was asleep, and maintenance has removed "
+                "them as orphans. The commit is in the log, so readers will miss them: delete the output topic, "
+                "create it again and run the pipeline anew."
+            )
+            raise PipelineError(msg)
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """The output of a pipeline, and its dead letters if it has any.
+
+    Attributes:
+        output: takes the good rows; its txns say where a restart begins.
+        letters: takes the dead letters, always before the output.
+        pipeline: the pipeline's name, for errors.
+    """
+
+    output: Output
+    letters: Output | None
+    pipeline: str
+
+    def claim(self) -> None:
+        """Takes both over."""
+        for output in self._all():
+            output.claim()
+
+    def missing(self, start: Position, offset: SourceOffset, *, batch_id: int) -> list[Output]:
+        """Those that do not hold the batch from ``start`` to ``offset`` yet.
+
+        Raises:
+            PipelineError: the batch does not continue what one of them records.
+        """
+        end = offset.at
+        found: list[Output] = []
+        for output in self._all():
+            recorded = output.position(end)
+            done = {table: max(version, offset.born.get(table, 0)) for table, version in recorded.items()}
+            if covers(done, start, end):
+                continue
+            if not follows(done, start) and not (output is self.letters and _behind(done, start)):
+                msg = (
+                    f"Batch {batch_id} of the pipeline {self.pipeline!r} reads {_span(start, end)}, but "
+                    f"{output.topic!r} records {done}: rows would be lost or repeated. Read with read_stream(..., "
+                    f"name={self.pipeline!r}, output={self.output.topic!r}), and from all topics of earlier runs."
+                )
+                raise PipelineError(msg)
+            found.append(output)
+        return found
+
+    def commit(self, good: Objects, letters: Objects, end: Position, *, missing: Collection[Output]) -> None:
+        """Commits a batch where it is missing; no dead letters need no entry.
+
+        Raises:
+            PipelineFenced, PipelineError: as ``Output.commit``.
+        """
+        if self.letters is not None and letters.rows:
+            self.letters.commit(letters, end)
+        if self.output in missing:
+            self.output.commit(good, end)
+
+    def _all(self) -> list[Output]:
+        return [self.output] if self.letters is None else [self.letters, self.output]
+
+
+def _behind(done: Position, start: Position) -> bool:
+    """Dead letters are committed only in batches that have some, so their position may lie behind."""
+    return all(done[table] <= start.get(table, -1) for table in done)
+
+
+def _span(start: Position, end: Position) -> str:
+    return ", ".join(f"{table} {start.get(table, -1) + 1}..{version}" for table, version in end.items())

@@ -1,0 +1,234 @@
+"""Seeds of the simulation, proof that it is deterministic and that it bites, and what it has found."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from brokerless.admin import create_topic, delete_topic
+from brokerless.errors import DeliveryFailed, PipelineError, StoreUnavailable, TopicDeleted
+from brokerless.log import DeltaLog
+from brokerless.producer import UPLOAD_VALID_S, Producer
+from brokerless.spark import outputs
+from brokerless.topics import Schema
+from tests.sim.machine import simulated
+from tests.sim.run import run_seed
+from tests.support.checkpoints import write_checkpoint
+from tests.support.fakes import FakeClock, FakeStore, Put
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.sim.run import Result
+
+pytestmark = pytest.mark.faults
+
+ROOT = Path(__file__).parents[2]
+BLOCK = 40
+SCHEMA = Schema.parse("n long")
+
+
+def first_failure(seeds: range) -> Result | None:
+    with simulated() as host:
+        return next((found for seed in seeds if (found := run_seed(host, seed)).failures), None)
+
+
+@pytest.mark.parametrize("first", range(0, 5 * BLOCK, BLOCK))
+def test_every_guarantee_holds_whatever_the_seed(first: int) -> None:
+    found = first_failure(range(first, first + BLOCK))
+    assert found is None, found.text()
+
+
+def test_the_same_seed_gives_the_same_trace_in_another_process() -> None:
+    with simulated() as host:
+        results = [run_seed(host, seed, trace=True) for seed in (5, 17, 5)]
+    assert results[0].trace == results[2].trace
+    assert results[0].digest != results[1].digest
+    command = [sys.executable, "-m", "tests.sim", "--seed", "5"]
+    other = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert f"seed 5, trace {results[0].digest}" in other.stdout
+
+
+def without_rivals(_log: DeltaLog, *_: object) -> None:
+    """Entries of others are not looked at for txns."""
+
+
+def output_first(outputs_: outputs.Outputs, good: outputs.Objects, *rest: Any, missing: object) -> None:
+    """The two commits of a batch in the wrong order."""
+    letters, end = rest
+    outputs_.output.commit(good, end)
+    if outputs_.letters is not None and letters.rows:
+        outputs_.letters.commit(letters, end)
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "broken"),
+    [
+        (DeltaLog, "_check_rival", without_rivals),
+        (outputs.Outputs, "commit", output_first),
+    ],
+)
+def test_a_safeguard_that_is_gone_is_missed(
+    monkeypatch: pytest.MonkeyPatch, where: object, name: str, broken: Callable[..., object]
+) -> None:
+    monkeypatch.setattr(where, name, broken)
+    found = first_failure(range(200))
+    assert found is not None
+    assert f"python -m tests.sim --seed {found.seed} --trace" in found.text()
+    assert any("VERDICT" in line for line in found.trace)
+
+
+# What the simulation has found
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def store(clock: FakeClock) -> FakeStore:
+    store = FakeStore(clock)
+    create_topic(store, "t", SCHEMA, clock=clock)
+    return store
+
+
+class RefusingStore(FakeStore):
+    """Takes each object once."""
+
+    def put(self, path: str, data: bytes) -> None:
+        if path in self.objects:
+            msg = "503"
+            raise StoreUnavailable(msg)
+        super().put(path, data)
+
+
+def objects(store: FakeStore) -> list[str]:
+    return [path for path in store.objects if path.startswith("t/part-")]
+
+
+def test_a_commit_whose_object_cannot_be_put_again_is_not_reported_as_failed(clock: FakeClock) -> None:
+    store = RefusingStore(clock)
+    create_topic(store, "t", SCHEMA, clock=clock)
+    producer = Producer("t", store=store, clock=clock)
+    store.puts = [Put("created", before=lambda: clock.advance(UPLOAD_VALID_S + 1))]
+    with pytest.raises(DeliveryFailed, match="may or may not appear later") as failure:
+        producer.send({"n": [1]})
+    assert failure.value.unknown
+    entry = DeltaLog(store, "t", clock=clock).read(1)
+    assert entry is not None
+    assert failure.value.__cause__.commit_id == entry.commit_id  # type: ignore[union-attr]
+
+
+def test_an_unknown_commit_that_comes_late_has_its_object(clock: FakeClock, store: FakeStore) -> None:
+    def sleep_until_it_is_swept() -> None:
+        clock.advance(UPLOAD_VALID_S + 1)
+        store.delete(objects(store))
+
+    store.puts = [Put("unknown", applied=False, before=sleep_until_it_is_swept)]
+    with pytest.raises(DeliveryFailed, match="may or may not appear later"):
+        Producer("t", store=store, clock=clock, delivery_timeout_s=1.0).send({"n": [1]})
+    assert store.land_late_puts() == ["created"]
+    assert len(objects(store)) == 1
+
+
+def test_the_wall_clock_may_be_set_back_while_an_object_waits(clock: FakeClock, store: FakeStore) -> None:
+    monotonic = clock.monotonic
+
+    def sleep_and_set_back() -> None:
+        clock.monotonic = lambda: monotonic() + UPLOAD_VALID_S + 1  # type: ignore[method-assign]
+        store.delete(objects(store))
+
+    store.puts = [Put("created", before=sleep_and_set_back)]
+    Producer("t", store=store, clock=clock).send({"n": [1]})
+    assert len(objects(store)) == 1
+
+
+def test_times_do_not_go_back_behind_a_checkpoint(clock: FakeClock, store: FakeStore) -> None:
+    first = DeltaLog(store, "t", clock=clock).append([], {"a": 1})
+    write_checkpoint(DeltaLog(store, "t", clock=clock))
+    clock.advance(-300)
+    assert DeltaLog(store, "t", clock=clock).append([], {"a": 2}).timestamp_ms == first.timestamp_ms
+
+
+def test_a_producer_that_was_opened_on_a_deleted_topic_writes_nothing_into_the_new_one(
+    clock: FakeClock, store: FakeStore
+) -> None:
+    producer = Producer("t", store=store, clock=clock)
+    delete_topic(store, "t", clock=clock)
+    create_topic(store, "t", SCHEMA, clock=clock)
+    with pytest.raises(TopicDeleted, match=r"created again \(entry 2\)"):
+        producer.send({"n": [1]})
+    assert objects(store) == []
+
+
+def test_such_a_producer_does_not_take_over_the_new_topic_either(clock: FakeClock, store: FakeStore) -> None:
+    producer = Producer("t", store=store, clock=clock, producer_id="p")
+    delete_topic(store, "t", clock=clock)
+    create_topic(store, "t", SCHEMA, clock=clock)
+    with pytest.raises(TopicDeleted):
+        producer.last_sequence()
+    assert DeltaLog(store, "t", clock=clock).head() == 2
+
+
+def batch(store: FakeStore, clock: FakeClock) -> tuple[outputs.Output, outputs.Objects]:
+    output = outputs.Output(store, "t", SCHEMA, "pipe", clock=clock)
+    output.claim()
+    uploaded = outputs.Objects()
+    output.upload(pa.table({"n": [1]}), uploaded)
+    return output, uploaded
+
+
+def test_a_pipeline_that_slept_within_its_commit_puts_its_objects_again(clock: FakeClock, store: FakeStore) -> None:
+    def sleep_until_it_is_swept() -> None:
+        clock.advance(outputs.COMMIT_WITHIN_MS / 1000 + 1)
+        store.delete(objects(store))
+
+    output, uploaded = batch(store, clock)
+    store.puts = [Put("created", before=sleep_until_it_is_swept)]
+    output.commit(uploaded, {"in": 1})
+    assert objects(store) == [f"t/{uploaded.adds[0].path}"]
+
+
+def test_a_pipeline_says_when_an_executors_object_was_swept_while_it_slept(clock: FakeClock, store: FakeStore) -> None:
+    def sleep_until_it_is_swept() -> None:
+        clock.advance(outputs.COMMIT_WITHIN_MS / 1000 + 1)
+        store.delete(objects(store))
+
+    output, uploaded = batch(store, clock)
+    uploaded.kept.clear()  # as if an executor had uploaded it
+    store.puts = [Put("created", before=sleep_until_it_is_swept)]
+    with pytest.raises(PipelineError, match=rf"t/{uploaded.adds[0].path} waited for the commit"):
+        output.commit(uploaded, {"in": 1})
+
+
+def test_a_pipeline_that_slept_within_a_commit_without_rows_is_not_fenced_by_itself(
+    clock: FakeClock, store: FakeStore
+) -> None:
+    def checkpoint_behind_it(path: str) -> None:
+        if path.endswith("02.json"):
+            store.on_get = None
+            write_checkpoint(DeltaLog(store, "t", clock=clock))
+
+    def sleep() -> None:
+        clock.advance(120)
+        store.on_get = checkpoint_behind_it
+
+    output, _ = batch(store, clock)
+    store.puts = [Put("exists", before=sleep)]
+    output.commit(outputs.Objects(), {"in": 1})
+    assert DeltaLog(store, "t", clock=clock).txn("pipe:in:0") == 1

@@ -1,0 +1,369 @@
+"""A bucket with the semantics of S3, and each process's connection to it, on which everything can go wrong.
+
+The bucket is strongly consistent and honours ``If-None-Match: *``. A request takes effect at one instant between its
+sending and its answer. What can go wrong, by seed, at each request:
+
+=============  =====================================================================================================
+``lost``       the request never arrives; the sender hears nothing
+``unheard``    it is applied; the answer is lost
+``late``       its sender has given up long since, and then it is applied
+``conflict``   409 or 412 to a conditional PUT, whether it was applied, will be, or neither
+``refused``    the store denies access (credentials expire)
+``kill``       the process dies before the request takes effect, after it, or while it is on its way
+``pause``      the process stands still at one of these points, for milliseconds or for hours; others take over
+``sleep``      it stands still for hours right before a conditional PUT, and nobody takes over (a laptop is closed)
+``clock``      the process's clock is set
+=============  =====================================================================================================
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from brokerless.errors import AccessDenied, StoreUnavailable
+from brokerless.store import ObjectInfo, Outcome
+from tests.sim.world import SECOND, Killed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from tests.sim.world import Process, World
+
+FAULTS: Final = ("lost", "unheard", "late", "conflict", "refused", "kill", "pause", "sleep", "clock")
+
+LATE_US: Final = 300 * SECOND
+"""How long a request can be on its way. Half of what an object may wait for its commit, a tenth of any retention."""
+
+CLOCK_US: Final = 600 * SECOND
+"""How far a clock is set. Maintenance compares its own with the store's, so an hour would be too much."""
+
+_T = TypeVar("_T")
+
+_ONCE_S: Final = 10.0  # ``store.REQUEST_TIMEOUT_S``
+_RETRIES_S: Final = 30.0  # ``store.RETRY_TIMEOUT_S``
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An object as one request made it."""
+
+    at_us: int
+    path: str
+    data: bytes
+    process: Process | None
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """An object that was removed: when, how long after it was last written, and by whom.
+
+    Attributes:
+        looked_us: when that process last looked for an entry in the log of the object's table.
+    """
+
+    at_us: int
+    age_us: int
+    process: Process
+    looked_us: int
+
+
+@dataclass(slots=True)
+class Weather:
+    """How often each fault comes: the probabilities of one request, and how many requests see any at all."""
+
+    odds: dict[str, float]
+    requests: int
+    long_pauses: bool
+
+
+class Bucket:
+    """The objects, and everything that ever happened to them."""
+
+    uri = "s3://sim"
+
+    def __init__(self, world: World, weather: Weather) -> None:
+        self.world = world
+        self.weather = weather
+        self.objects: dict[str, bytes] = {}
+        self.modified_us: dict[str, int] = {}
+        self.names: list[str] = []
+        self.entries: list[Written] = []
+        """Every log entry that was ever created, in the order of creation."""
+        self.data: dict[str, bytes] = {}
+        """Every other object's last bytes, removed or not."""
+        self.checkpoints: list[Written] = []
+        self.removed: dict[str, Removed] = {}
+        self.under_way = 0
+        self.requests = 0
+
+    def create(self, path: str, data: bytes, process: Process | None) -> Outcome:
+        if path in self.objects:
+            return "exists"
+        self.write(path, data, process)
+        return "created"
+
+    def write(self, path: str, data: bytes, process: Process | None) -> None:
+        written = Written(self.world.now_us, path, data, process)
+        if "/_delta_log/" not in path:
+            self.data[path] = data
+        elif path.endswith(".json"):
+            self.entries.append(written)
+        elif path.endswith(".parquet"):
+            self.checkpoints.append(written)
+        if path not in self.objects:
+            insort(self.names, path)
+        self.objects[path] = data
+        self.modified_us[path] = self.world.now_us
+
+    def delete(self, paths: Sequence[str], process: Process) -> None:
+        for path in paths:
+            if self.objects.pop(path, None) is not None:
+                self.names.pop(bisect_left(self.names, path))
+                now_us = self.world.now_us
+                looked_us = process.looked_us.get(path.partition("/")[0], 0)
+                self.removed[path] = Removed(now_us, now_us - self.modified_us[path], process, looked_us)
+
+    def below(self, prefix: str, after: str | None) -> list[ObjectInfo]:
+        begin = bisect_left(self.names, f"{prefix}/")
+        if after is not None:
+            begin = max(begin, bisect_right(self.names, after))
+        end = bisect_left(self.names, f"{prefix}0", lo=min(begin, len(self.names)))
+        return [
+            ObjectInfo(name, len(self.objects[name]), self.modified_us[name] / 1e6) for name in self.names[begin:end]
+        ]
+
+
+class Connection:
+    """``Store`` for one process."""
+
+    def __init__(self, bucket: Bucket, process: Process) -> None:
+        self.uri = bucket.uri
+        self.requests: Counter[str] = Counter()
+        self._bucket = bucket
+        self._process = process
+
+    def get(self, path: str) -> bytes:
+        """As ``Store.get``."""
+        table, _, name = path.partition("/_delta_log/")
+
+        def look() -> bytes | None:
+            if name.endswith(".json"):
+                self._process.looked_us[table] = self._bucket.world.now_us
+            return self._bucket.objects.get(path)
+
+        found = self._retried("GET", path, look)
+        if found is None:
+            raise FileNotFoundError(path)
+        return found
+
+    def exists(self, path: str) -> bool:
+        """As ``Store.exists``."""
+        return self._retried("HEAD", path, lambda: path in self._bucket.objects)
+
+    def list(self, prefix: str, *, after: str | None = None) -> Iterator[ObjectInfo]:
+        """As ``Store.list``."""
+        yield from self._retried("LIST", prefix, lambda: self._bucket.below(prefix, after))
+
+    def folders(self) -> Sequence[str]:
+        """As ``Store.folders``."""
+        return self._retried("LIST", "", lambda: sorted({p.split("/")[0] for p in self._bucket.names if "/" in p}))
+
+    def put(self, path: str, data: bytes) -> None:
+        """As ``Store.put``."""
+        self._retried("PUT", path, lambda: self._bucket.write(path, data, self._process), changes=True)
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """As ``Store.delete``."""
+        self._retried(
+            "DELETE", paths[0], lambda: self._bucket.delete(paths, self._process), changes=True, more=len(paths) - 1
+        )
+
+    def put_if_absent(self, path: str, data: bytes) -> Outcome:
+        """As ``Store.put_if_absent``: sent once."""
+        self.requests["PUT"] += 1
+        world, process = self._bucket.world, self._process
+
+        def apply() -> Outcome:
+            return self._bucket.create(path, data, process)
+
+        fault = self._fault(FAULTS)
+        outcome: Outcome
+        if fault == "kill" or fault == "pause":
+            outcome = self._stopped(fault, "CREATE", path, apply, changes=True)
+        elif fault == "sleep":
+            self._trace("CREATE", path, "asleep before it")
+            process.pause(world.rng.randrange(1800 * SECOND, 9000 * SECOND), suspended=world.rng.random() < 0.5)
+            self._travel()
+            outcome = apply()
+            self._trace("CREATE", path, outcome)
+        elif fault == "refused":
+            self._travel()
+            self._trace("CREATE", path, "refused")
+            msg = f"The store refused PUT {path} (ExpiredToken)."
+            raise AccessDenied(msg)
+        elif fault == "lost":
+            self._trace("CREATE", path, "lost: unknown")
+            process.wait(self._some((SECOND // 20, int(_ONCE_S * SECOND))))
+            outcome = "unknown"
+        elif fault == "unheard":
+            self._travel()
+            outcome = apply()
+            self._trace("CREATE", path, f"{outcome}, unheard: unknown")
+            process.wait(self._some((SECOND // 20, int(_ONCE_S * SECOND))))
+            outcome = "unknown"
+        elif fault == "late":
+            self._trace("CREATE", path, "on its way: unknown")
+            self._later("CREATE", path, apply)
+            process.wait(self._some((SECOND // 20, int(_ONCE_S * SECOND))))
+            outcome = "unknown"
+        elif fault == "conflict":
+            # A proxy that sent it twice meets itself; and S3 answers 409 to one of two that come at once.
+            kind = world.rng.randrange(3)
+            self._travel()
+            if kind == 0:
+                apply()
+            elif kind == 1:
+                self._later("CREATE", path, apply)
+            outcome = "exists"
+            self._trace("CREATE", path, ("applied", "on its way", "not applied")[kind] + ": exists")
+        else:
+            self._travel()
+            outcome = apply()
+            self._trace("CREATE", path, outcome)
+        if outcome != "created":
+            world.counts["unknown answers" if outcome == "unknown" else "conflicts"] += 1
+        return outcome
+
+    def _retried(
+        self, verb: str, path: str, apply: Callable[[], _T], *, changes: bool = False, more: int = 0
+    ) -> _T:  # fmt: skip
+        self.requests[verb] += 1
+        kinds = ("lost", "refused", "kill", "pause", "clock")
+        fault = self._fault((*kinds, "unheard", "late") if changes else kinds)
+        where = f"{path} and {more} more" if more else path
+        if fault == "kill" or fault == "pause":
+            result = self._stopped(fault, verb, where, apply, changes=changes)
+        elif fault == "refused":
+            self._travel()
+            self._trace(verb, where, "refused")
+            msg = f"The store refused {verb} {path} (ExpiredToken)."
+            raise AccessDenied(msg)
+        elif fault in {"lost", "unheard", "late"}:
+            if fault == "unheard":
+                self._travel()
+                apply()
+            elif fault == "late":
+                self._later(verb, where, apply)
+            self._trace(verb, where, f"{fault}: unavailable")
+            self._process.wait(int(_RETRIES_S * SECOND))
+            msg = f"{verb} {path} failed after retries."
+            raise StoreUnavailable(msg)
+        else:
+            self._travel()
+            result = apply()
+            self._trace(verb, where, _short(result))
+        return result
+
+    def _fault(self, kinds: Sequence[str]) -> str | None:
+        bucket = self._bucket
+        if self._process.dead or bucket.world.over:
+            raise Killed
+        bucket.requests += 1
+        weather = bucket.weather
+        if bucket.requests > weather.requests:
+            return None
+        left = bucket.world.rng.random()
+        for kind in kinds:
+            left -= weather.odds.get(kind, 0.0)
+            if left < 0:
+                bucket.world.counts[f"fault: {kind}"] += 1
+                if kind == "clock":
+                    self._set_clock()
+                    return None
+                return kind
+        return None
+
+    def _set_clock(self) -> None:
+        world, clock = self._bucket.world, self._process.clock
+        clock.wall_offset_us = world.rng.randrange(-CLOCK_US, CLOCK_US)
+        self._process.clock_was_set = True
+        self._trace("CLOCK", "", f"{clock.wall_offset_us / 1e6:+.0f} s")
+
+    def _stopped(self, fault: str, verb: str, path: str, apply: Callable[[], _T], *, changes: bool) -> _T:
+        world, process = self._bucket.world, self._process
+        point = world.rng.randrange(3 if changes else 2)
+        if point == 2:
+            if fault == "pause":
+                # The request leaves, then the process stands still: it is applied meanwhile, and answered at last.
+                self._trace(verb, path, "paused with the request on its way")
+                results: list[_T] = []
+                world.at(self._latency(), lambda: results.append(apply()))
+                self._pause(least_us=4 * SECOND)
+                return results[0]
+            self._trace(verb, path, "killed with the request on its way")
+            self._later(verb, path, apply)
+            process.die()
+        if point == 0:
+            self._trace(verb, path, f"{fault} before it")
+            if fault == "kill":
+                process.die()
+            self._pause()
+        self._travel()
+        result = apply()
+        self._trace(verb, path, _short(result))
+        if point == 1:
+            self._trace(verb, path, f"{fault} after it")
+            if fault == "kill":
+                process.die()
+            self._pause()
+        return result
+
+    def _pause(self, *, least_us: int = 0) -> None:
+        world = self._bucket.world
+        upto = (SECOND // 5, 5 * SECOND, 90 * SECOND, 800 * SECOND, 9000 * SECOND)
+        us = least_us + world.rng.randrange(upto[world.rng.randrange(5 if self._bucket.weather.long_pauses else 3)])
+        suspended = world.rng.random() < 0.3
+        self._trace("PAUSE", "", f"{us / 1e6:.1f} s{', machine suspended' if suspended else ''}")
+        if self._process.on_pause is not None:
+            self._process.on_pause(us)
+        self._process.pause(us, suspended=suspended)
+        self._trace("RESUME")
+
+    def _later(self, verb: str, path: str, apply: Callable[[], object]) -> None:
+        bucket, world, name = self._bucket, self._bucket.world, self._process.name
+        bucket.under_way += 1
+
+        def arrive() -> None:
+            bucket.under_way -= 1
+            result = apply()
+            world.counts["late requests that changed something" if result != "exists" else "late and in vain"] += 1
+            world.trace.add(world.now_us, name, f"{verb} lands", path, _short(result))
+
+        spans = (SECOND // 20, 2 * SECOND, 40 * SECOND, LATE_US)
+        world.at(world.rng.randrange(spans[world.rng.randrange(4)]), arrive)
+
+    def _travel(self) -> None:
+        self._process.wait(self._latency())
+
+    def _latency(self) -> int:
+        rng = self._bucket.world.rng
+        # Mostly some milliseconds, at times seconds.
+        return 1000 + int(rng.random() ** 3 * 20_000) + (rng.randrange(3 * SECOND) if rng.random() < 0.02 else 0)
+
+    def _some(self, choices: Sequence[int]) -> int:
+        return choices[self._bucket.world.rng.randrange(len(choices))]
+
+    def _trace(self, what: str, where: str = "", result: str = "") -> None:
+        world = self._bucket.world
+        world.trace.add(world.now_us, self._process.name, what, where, result)
+
+
+def _short(result: object) -> str:
+    if isinstance(result, bytes):
+        return f"{len(result)} bytes"
+    if isinstance(result, list):
+        return f"{len(result)} found"
+    return "-" if result is None else str(result)

@@ -1,0 +1,634 @@
+"""Who lives in the simulated world: each role is a program that is started again whenever it dies.
+
+A role's own fields are what a real program keeps outside of itself (its input, its notes, a saved offset). Everything
+else is lost with the incarnation. Where an incarnation stands still for long, its role may start another one beside it,
+as a scheduler would: the old one wakes up as a zombie.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from brokerless import records
+from brokerless.admin import create_topic, delete_topic
+from brokerless.consumer import RETENTION_CHECK_S, Consumer
+from brokerless.errors import (
+    BrokerlessError,
+    CommitError,
+    CommitUnknown,
+    DeliveryFailed,
+    Fenced,
+    OffsetOutOfRange,
+    PipelineError,
+    StoreError,
+    TopicDeleted,
+    TopicError,
+    TopicNotFound,
+)
+from brokerless.log import DeltaLog, epoch_of
+from brokerless.maintenance import Maintainer
+from brokerless.positions import PositionedRow, write_once
+from brokerless.producer import Producer
+from brokerless.spark.outputs import Objects, Output, Outputs
+from brokerless.spark.progress import SourceOffset
+from brokerless.spark.source import Reader
+from brokerless.topics import Schema, dead_letters, partition_table
+from brokerless.verify.history import Event
+from tests.sim.bucket import Connection
+from tests.sim.world import SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from brokerless.offsets import Ack, Offset
+    from tests.sim.bucket import Bucket
+    from tests.sim.world import Process, World
+
+TOPIC: Final = "t"
+OUTPUT: Final = "o"
+PIPELINE: Final = "pipe"
+SCHEMA: Final = Schema.parse("n long")
+
+RETENTION_S: Final = 3600.0
+GRACE_S: Final = 1800.0
+
+ROWS: Final = 100  # numbers that one batch of a role's input may use
+BATCHES: Final = 1000
+
+AGAIN_US: Final = int((RETENTION_CHECK_S + 1) * SECOND)
+"""Who met the end of everything looks again after this long: by then a reader has asked whether it was overtaken."""
+
+
+@dataclass(slots=True)
+class Stage:
+    """What the roles of one seed share."""
+
+    world: World
+    bucket: Bucket
+    partitions: int
+    leaps: float
+    """How often somebody waits for minutes or hours, so that there is something to maintain."""
+    recreated: bool = False
+    events: list[Event] = field(default_factory=list)
+    opened_us: dict[str, int | None] = field(default_factory=dict)
+    """When the processes of the history had opened their topic."""
+    roles: list[Role] = field(default_factory=list)
+
+    def working(self, *kinds: type[Role]) -> bool:
+        """Whether a role of these kinds is not done yet, or has a zombie that may still wake up."""
+        return any(isinstance(role, kinds) and (role.live or not role.done) for role in self.roles)
+
+    def created(self, before_us: int) -> int:
+        """How often the topic had been created by then."""
+        entries = (written for written in self.bucket.entries if written.path.startswith(f"{TOPIC}/"))
+        return sum(written.at_us <= before_us and b'"CREATE TABLE"' in written.data for written in entries)
+
+    def record(self, process: Process, op: Any, outcome: Any, **fields: Any) -> None:
+        """Adds to the history."""
+        self.events.append(Event(self.world.now_us, process.name, op, outcome, **fields))
+        self.opened_us[process.name] = process.opened_us
+
+
+class Role:
+    """A program and its incarnations."""
+
+    name = "role"
+    failover = False
+    """Whether another incarnation is started beside one that stands still."""
+
+    def __init__(self, stage: Stage, number: int) -> None:
+        self.stage = stage
+        self.world = stage.world
+        self.name = self.app_id = f"{type(self).name}{number}"
+        self.done = False
+        self.live = 0
+        self.starts = 0
+        self.missed = 0
+        stage.roles.append(self)
+
+    def start(self, after_us: int = 0) -> None:
+        """Starts an incarnation."""
+        process = self.world.spawn(self.name, self._run, after_us=after_us)
+        process.connection = Connection(self.stage.bucket, process)
+        process.on_pause = self._paused
+        self.live += 1
+
+    def body(self, process: Process) -> None:
+        """One incarnation's life; ends with an error, or by being done."""
+        raise NotImplementedError
+
+    def think(self, process: Process) -> None:
+        """Time between two doings: milliseconds mostly, an hour or two at times."""
+        rng = self.world.rng
+        if rng.random() < self.stage.leaps:
+            process.wait(rng.randrange(60 * SECOND, 6000 * SECOND))
+        else:
+            process.wait(rng.randrange(SECOND // 10) if rng.random() < 0.9 else rng.randrange(8 * SECOND))
+
+    def _run(self, process: Process) -> None:
+        try:
+            self.body(process)
+        except BrokerlessError as error:
+            self.world.trace.add(self.world.now_us, process.name, "ends", "", f"{type(error).__name__}: {error}")
+            self.world.counts[f"ended by {type(error).__name__}"] += 1
+            self.judge(process, error)
+        finally:
+            self.live -= 1
+            if not self.done and self.live == 0 and not self.world.over:
+                # A program that dies again and again is started less and less often.
+                self.starts += 1
+                self.start(self.world.rng.randrange(1, 2 * SECOND) << min(self.starts // 3, 12))
+
+    def judge(self, process: Process, error: BrokerlessError) -> None:
+        """Whether an incarnation may end like this."""
+        expected = StoreError | CommitError | DeliveryFailed | Fenced | TopicError | OffsetOutOfRange
+        if not isinstance(error, expected) or "damaged" in str(error):
+            self.world.fail(f"{process.name} ended by {type(error).__name__}: {error}")
+        if isinstance(error, Fenced) and not self.superseded(process):
+            self.world.fail(f"{process.name} was told that it was fenced, and nobody took over: {error}")
+        if "in the log but not in the store" in str(error):
+            self.missed += 1
+            # For a moment a sleeper's object may be missing. For good: then the verdict says whether that may be.
+            self.done = self.missed > 8
+
+    def superseded(self, process: Process) -> bool:
+        """Whether another incarnation has taken something over since this one did, by what the bucket knows."""
+        claims: dict[str, Process | None] = {}
+        needle = f'"{epoch_of(self.app_id)}"'.encode()
+        for written in self.stage.bucket.entries:
+            if needle in written.data:
+                claims[written.path.partition("/")[0]] = written.process
+        return any(owner is not process for owner in claims.values())
+
+    def _paused(self, us: int) -> None:
+        if self.failover and us > SECOND and not self.done and self.world.rng.random() < 0.7:
+            self.world.counts["successors beside a sleeper"] += 1
+            self.start(self.world.rng.randrange(us))
+
+
+class Sender(Role):
+    """Common to those who write messages: numbered batches of numbered rows, and a history of what became of them."""
+
+    def __init__(self, stage: Stage, number: int, *, batches: int) -> None:
+        super().__init__(stage, number)
+        rng = stage.world.rng
+        base = (number + 1) * ROWS * BATCHES
+        self.batches = [list(range(base + i * ROWS, base + i * ROWS + rng.randrange(1, 4))) for i in range(batches)]
+        self.calls = 0
+        self.next = 0
+        """The first batch that is not known to be in the log."""
+
+    def send(
+        self, process: Process, producer: Producer, ids: Sequence[int], *, sequence: int | None = None, app: str | None
+    ) -> BrokerlessError | None:
+        """Sends and records; returns what went wrong, if the program can go on after it."""
+        stage, call = self.stage, len(self.stage.events) + 1
+        about: dict[str, Any] = {"call": call, "topic": TOPIC, "producer": app}
+        stage.record(process, "send", "invoke", ids=ids, **about)
+        try:
+            acks = producer.send({"n": list(ids)}, sequence=sequence)
+        except DeliveryFailed as error:
+            rest = [ids[row] for row in error.unacknowledged]
+            if sure := [one for one in ids if one not in rest]:
+                stage.record(process, "send", "ok", ids=sure, acks=_spans(error.acknowledged), **about)
+            stage.record(process, "send", "unknown" if error.unknown else "fail", ids=rest, **about)
+            self.world.counts["sends of unknown outcome" if error.unknown else "sends that failed"] += 1
+            if isinstance(error.__cause__, Fenced | TopicError):
+                raise  # in one of several partitions: to try again would fail for ever
+            return error
+        except (Fenced, TopicError):
+            # Over several partitions one may have been committed before another was found to be taken over.
+            stage.record(process, "send", "fail" if producer.partitions == 1 else "unknown", **about)
+            raise
+        except BaseException:
+            stage.record(process, "send", "unknown", **about)
+            raise
+        stage.record(process, "send", "ok", acks=_spans(acks), **about)
+        if any(ack.duplicate for ack in acks):
+            self.world.counts["sends that were there already"] += 1
+        return None
+
+    def advance(self, batch: int) -> None:
+        """Notes that a batch is in the log."""
+        self.next = max(self.next, batch + 1)
+
+
+class NamedProducer(Sender):
+    """Has an id and numbers its batches. After a crash it goes on by its notes, which may be older than the truth."""
+
+    name = "named"
+    failover = True
+
+    def __init__(self, stage: Stage, number: int, *, batches: int) -> None:
+        super().__init__(stage, number, batches=batches)
+        rng = stage.world.rng
+        self.keyed = stage.partitions > 1 and rng.random() < 0.5
+        self.asks_log = stage.partitions == 1 and not stage.recreated and rng.random() < 0.5
+        self.timeout_s = (1.0, 5.0, 30.0)[rng.randrange(3)]
+        self.topic = 1
+
+    def body(self, process: Process) -> None:
+        producer = Producer(
+            TOPIC,
+            producer_id=self.name,
+            key="n" if self.keyed else None,
+            store=process.connection,
+            clock=process.clock,
+            delivery_timeout_s=self.timeout_s,
+        )
+        process.opened_us = self.world.now_us
+        topic = self.stage.created(process.opened_us)
+        if topic > self.topic:
+            self.next = 0  # a topic that was created again gets everything again, under the same numbers
+        self.topic = max(self.topic, topic)
+        if self.asks_log:
+            known = self.next
+            last = producer.last_sequence()
+            batch = 0 if last is None else last + 1
+            if batch < known:
+                self.world.fail(f"{process.name}: batch {known - 1} was acknowledged, but the log's last is {last}")
+        else:
+            batch = max(0, self.next - self.world.rng.randrange(3))
+        while batch < len(self.batches):
+            self.think(process)
+            if self.send(process, producer, self.batches[batch], sequence=batch, app=self.name) is None:
+                if topic == self.topic:
+                    self.advance(batch)
+                batch += 1
+        self.done = True
+
+
+class CountingProducer(Sender):
+    """Has an id, but lets the producer number its commits: what is unknown is given up."""
+
+    name = "counting"
+    failover = True
+
+    def body(self, process: Process) -> None:
+        producer = Producer(
+            TOPIC, producer_id=self.name, store=process.connection, clock=process.clock, delivery_timeout_s=5.0
+        )
+        process.opened_us = self.world.now_us
+        for partition in range(producer.partitions):
+            producer.last_sequence(partition)  # takes all of them over before it takes a batch
+        while self.next < len(self.batches):
+            batch = self.next
+            self.advance(batch)
+            self.think(process)
+            self.send(process, producer, self.batches[batch], app=self.name)
+        self.done = True
+
+
+class AnonymousProducer(Sender):
+    """Has no id. What failed is sent again; what is unknown is looked up, as ``CommitUnknown`` says, or given up."""
+
+    name = "anonymous"
+
+    def body(self, process: Process) -> None:
+        producer = Producer(
+            TOPIC,
+            partition=self.world.rng.randrange(self.stage.partitions),
+            store=process.connection,
+            clock=process.clock,
+            delivery_timeout_s=(0.5, 5.0, 30.0)[self.world.rng.randrange(3)],
+        )
+        process.opened_us = self.world.now_us
+        while self.next < len(self.batches):
+            batch = self.next
+            self.advance(batch)
+            self.think(process)
+            while (error := self.send(process, producer, self.batches[batch], app=None)) is not None:
+                unknown = error.__cause__
+                if isinstance(unknown, CommitUnknown) and self._landed(process, unknown) is not False:
+                    break
+        self.done = True
+
+    def _landed(self, process: Process, unknown: CommitUnknown) -> bool | None:
+        """Whether the commit is in the log, read where the error says; None if nobody can say yet."""
+        assert process.connection is not None
+        log = DeltaLog(process.connection, unknown.table.removeprefix(f"{process.connection.uri}/"))
+        for attempt in range(8):
+            process.clock.backoff(attempt, base_s=0.5, cap_s=60.0)
+            if (entry := log.read(unknown.version)) is not None:
+                landed = entry.commit_id == unknown.commit_id
+                self.world.counts[f"unknown resolved: {'landed' if landed else 'never will'}"] += 1
+                return landed
+        return None
+
+
+class Function(Sender):
+    """A function behind a source that is read in order: gets batches again, cut otherwise, and sometimes twice."""
+
+    name = "function"
+    failover = True
+
+    def body(self, process: Process) -> None:
+        assert process.connection is not None
+        log = DeltaLog(process.connection, TOPIC, clock=process.clock)
+        while self.next < len(self.batches):
+            self.think(process)
+            first = max(0, self.next - self.world.rng.randrange(2))
+            last = min(len(self.batches), self.next + self.world.rng.randrange(1, 3))
+            ids = [one for batch in self.batches[first:last] for one in batch]
+            rows = [PositionedRow(f"kinesis/s/{self.name}", one << 70, {"n": one}) for one in ids]
+            call = len(self.stage.events) + 1
+            about: dict[str, Any] = {"call": call, "topic": TOPIC}
+            self.stage.record(process, "send", "invoke", ids=ids, **about)
+            try:
+                written = write_once(log, rows, schema=SCHEMA, topic=TOPIC, timeout_s=5.0, clock=process.clock)
+            except BaseException:
+                self.stage.record(process, "send", "unknown", **about)
+                raise
+            self.stage.record(process, "send", "ok", acks=[(0, -1, 0, len(ids))], **about)
+            self.world.counts["rows that a function got again"] += written.skipped
+            self.advance(last - 1)
+        self.done = True
+
+
+class Reading(Role):
+    """A consumer that saves its offsets now and then, and goes on there."""
+
+    name = "consumer"
+
+    def __init__(self, stage: Stage, number: int, *, topic: str) -> None:
+        super().__init__(stage, number)
+        self.topic = topic
+        self.saved: dict[int, Offset] = {}
+        self.runs: list[Run] = []
+        self.confused = 0
+
+    def body(self, process: Process) -> None:
+        rng = self.world.rng
+        consumer = Consumer(
+            self.topic,
+            start="beginning",
+            store=process.connection,
+            clock=process.clock,
+            batch_bytes=(1, 2000, 2**20)[rng.randrange(3)],
+        )
+        for number, offset in self.saved.items():
+            try:
+                consumer.seek(offset, topic=self.topic, partition=number)
+            except OffsetOutOfRange as error:
+                self._out_of_range(process, number, offset, error)
+        runs = self._begin(process, consumer)
+        idle = 0
+        quiet = False
+        while True:
+            last = not self.stage.working(Sender, Pipeline, Owner) and not self.stage.bucket.under_way
+            try:
+                batches = consumer.poll(0)
+            except OffsetOutOfRange:
+                for (_, number), offset in consumer.position().items():
+                    self.saved[number] = offset
+                raise
+            except StoreError as error:
+                if "not in the store" in str(error) or rng.random() < 0.4:
+                    raise
+                self.world.counts["polls that were tried again"] += 1
+                continue
+            for batch in batches:
+                ids: list[int] = list(batch.data.column("n").to_pylist())
+                first = (batch.version, batch.first_index)
+                runs[batch.partition].take(first, ids)
+                self.stage.record(
+                    process,
+                    "poll",
+                    "ok",
+                    call=len(self.stage.events) + 1,
+                    topic=self.topic,
+                    partition=batch.partition,
+                    ids=ids,
+                    offset=first,
+                    next=(batch.version + 1, 0),
+                )
+            for (_, number), offset in consumer.position().items():
+                runs[number].next = (offset.version, offset.index)
+                if rng.random() < 0.7:
+                    self.saved[number] = offset
+            idle = 0 if batches else idle + 1
+            if quiet and not batches:
+                for run in runs.values():
+                    run.finished = True
+                self.done = True
+                return
+            quiet = last and not batches
+            if quiet:
+                process.wait(AGAIN_US)
+            elif idle > 4:
+                process.wait(rng.randrange(SECOND) << min(idle, 10))
+            else:
+                self.think(process)
+
+    def judge(self, process: Process, error: BrokerlessError) -> None:
+        super().judge(process, error)
+        if isinstance(error, OffsetOutOfRange):
+            self.confused += 1
+            # Sent back and forth: by an entry under a freed name, or the verdict will say so.
+            self.done = self.done or self.confused > 20
+
+    def _begin(self, process: Process, consumer: Consumer) -> dict[int, Run]:
+        runs: dict[int, Run] = {}
+        for (_, number), offset in consumer.position().items():
+            runs[number] = Run(process.name, partition_table(self.topic, number), (offset.version, offset.index))
+            where = {"topic": self.topic, "partition": number, "offset": runs[number].start}
+            self.stage.record(process, "assign", "ok", **where)
+        self.runs += runs.values()
+        return runs
+
+    def _out_of_range(self, process: Process, number: int, offset: Offset, error: OffsetOutOfRange) -> None:
+        self.world.counts["offsets that clean-up had removed"] += 1
+        table = partition_table(self.topic, number)
+        path = f"{table}/_delta_log/{offset.version:020d}.json"
+        if path in self.stage.bucket.objects and not self.stage.recreated:
+            self.world.fail(f"{process.name}: {table} {offset} is there, but: {error}")
+
+
+@dataclass(slots=True)
+class Run:
+    """What one incarnation read of one partition, from where it began."""
+
+    process: str
+    table: str
+    start: tuple[int, int]
+    rows: list[tuple[int, int, int]] = field(default_factory=list)
+    next: tuple[int, int] = (0, 0)
+    finished: bool = False
+
+    def take(self, first: tuple[int, int], ids: Sequence[int]) -> None:
+        """Adds the messages of one batch."""
+        self.rows += [(first[0], first[1] + row, one) for row, one in enumerate(ids)]
+
+
+class Pipeline(Role):
+    """The source's and the sink's own decisions, with Python in the place of Spark between them."""
+
+    name = "pipeline"
+    failover = True
+
+    def __init__(self, stage: Stage, number: int) -> None:
+        super().__init__(stage, number)
+        rng = stage.world.rng
+        self.letters = rng.random() < 0.85
+        self.max_rows = (1, 4, 15, 1000)[rng.randrange(4)]
+        self.app_id = PIPELINE
+        self.misconfigured: set[str] = set()
+        self.began: dict[str, dict[str, int]] = {}
+        """Where each incarnation began."""
+        self.finished = False
+
+    def body(self, process: Process) -> None:
+        store, clock, rng = process.connection, process.clock, self.world.rng
+        assert store is not None
+        letters = Output(store, dead_letters(OUTPUT), SCHEMA, PIPELINE, clock=clock) if self.letters else None
+        outputs = Outputs(Output(store, OUTPUT, SCHEMA, PIPELINE, clock=clock), letters, PIPELINE)
+        outputs.claim()
+        options = {"topics": TOPIC, "settings": "-", "maxrows": str(self.max_rows)}
+        if rng.random() < 0.1:
+            self.misconfigured.add(process.name)  # begins anew; must be stopped if anything was done already
+        else:
+            options |= {"pipeline": PIPELINE, "output": OUTPUT}
+        reader = Reader(options, None)  # type: ignore[arg-type]
+        start = SourceOffset.of(reader.initialOffset())
+        self.began[process.name] = start.at
+        batch_id = idle = 0
+        quiet = False
+        while True:
+            last = not self.stage.working(Sender, Owner) and not self.stage.bucket.under_way
+            end = SourceOffset.of(reader.latestOffset())
+            if end.at == start.at:
+                if quiet:
+                    self.done = self.finished = True
+                    return
+                idle, quiet = idle + 1, last
+                process.wait(AGAIN_US if last else rng.randrange(SECOND // 4) << min(idle, 12))
+                continue
+            idle, quiet = 0, False
+            self._batch(process, reader, outputs, start, end, batch_id)
+            reader.commit(end.to_dict())
+            start, batch_id = end, batch_id + 1
+
+    def _batch(
+        self, process: Process, reader: Reader, outputs: Outputs, start: SourceOffset, end: SourceOffset, batch_id: int
+    ) -> None:
+        store = process.connection
+        assert store is not None
+        missing = outputs.missing(start.at, end, batch_id=batch_id)
+        if len(missing) == 1 and self.letters:
+            self.world.counts["batches cut short between the two commits"] += 1
+        if not missing:
+            return
+        rows: list[int] = []
+        for part in reader.partitions(start.to_dict(), end.to_dict()):
+            for _, _, _, path in part.objects:  # type: ignore[attr-defined]
+                try:
+                    rows += records.decode(store.get(path)).column("n").to_pylist()
+                except FileNotFoundError:
+                    msg = f"{path} is in the log but not in the store."
+                    raise StoreError(msg) from None
+        bad = [one for one in rows if self.letters and is_bad(one)]
+        good = [one for one in rows if not self.letters or not is_bad(one)]
+        objects = {True: Objects(), False: Objects()}
+        for output, ids in ((outputs.letters, bad), (outputs.output, good)):
+            if output is not None and output in missing:
+                output.upload(pa.table({"n": pa.array(ids, pa.int64())}), objects[output is outputs.output])
+        outputs.commit(objects[True], objects[False], end.at, missing=missing)
+        self.world.counts["pipeline batches"] += 1
+
+    def judge(self, process: Process, error: BrokerlessError) -> None:
+        if isinstance(error, PipelineError):
+            if process.name in self.misconfigured or self.superseded(process):
+                return
+            if "waited more than" in str(error) and (process.paused_us or process.clock_was_set):
+                return
+        elif isinstance(error, OffsetOutOfRange):
+            # Clean-up has overtaken it: it stops and names it. What it did so far is judged.
+            self.world.counts["pipelines that clean-up overtook"] += 1
+            if process.name not in self.misconfigured:
+                self.done = True
+        super().judge(process, error)
+
+
+def is_bad(one: int) -> bool:
+    """Which messages are dead letters."""
+    return one % 3 == 0
+
+
+class Maintenance(Role):
+    """Checkpoints, clean-up and sweeps, an hour or so apart."""
+
+    name = "maintainer"
+
+    def __init__(self, stage: Stage, number: int, *, runs: int) -> None:
+        super().__init__(stage, number)
+        self.left = runs
+        self.every = stage.world.rng.randrange(2, 8)
+
+    def body(self, process: Process) -> None:
+        rng = self.world.rng
+        maintainer = Maintainer(
+            store=process.connection,
+            checkpoint_every=self.every,
+            log_retention_s=RETENTION_S,
+            grace_s=GRACE_S,
+            clock=process.clock,
+        )
+        while self.left > 0:
+            self.left -= 1
+            process.wait(rng.randrange(10 * SECOND, 4500 * SECOND))
+            reports = (
+                maintainer.run_once(sweep=rng.random() < 0.6)
+                if rng.random() < 0.7
+                else list(maintainer.run_round(sweep_every_s=3600.0))
+            )
+            for report in reports:
+                self.world.counts["checkpoints"] += report.checkpoint is not None
+                self.world.counts["entries that clean-up removed"] += report.entries_removed
+                self.world.counts["objects that sweeps removed"] += report.objects_removed
+        self.done = True
+
+
+class Owner(Role):
+    """Deletes the topic and creates it again."""
+
+    name = "owner"
+
+    def __init__(self, stage: Stage, number: int, *, times: int) -> None:
+        super().__init__(stage, number)
+        self.left = times
+        self.deleted = False
+
+    def body(self, process: Process) -> None:
+        assert process.connection is not None
+        while self.left > 0:
+            for _ in range(10):
+                self.think(process)
+            if not self.deleted:
+                with suppress(TopicNotFound):  # an incarnation before got this far
+                    delete_topic(process.connection, TOPIC, clock=process.clock)
+                # delete_topic does not find a topic again of which it had deleted only the first partitions.
+                for number in range(1, self.stage.partitions):
+                    with suppress(TopicDeleted):
+                        DeltaLog(process.connection, partition_table(TOPIC, number), clock=process.clock).delete()
+                self.deleted = True
+            for _ in range(3):
+                self.think(process)
+            create_topic(
+                process.connection,
+                TOPIC,
+                SCHEMA,
+                partitions=self.stage.partitions,
+                exist_ok=True,
+                clock=process.clock,
+            )
+            self.deleted = False
+            self.left -= 1
+        self.done = True
+
+
+def _spans(acks: Sequence[Ack]) -> list[tuple[int, int, int, int]]:
+    return [(ack.partition, ack.version, ack.first_index, ack.rows) for ack in acks]
