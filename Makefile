@@ -9,7 +9,7 @@ LINTED := brokerless glue_jobs lambdas infra benchmarks tests
 # The CDK's own processes look for node; .venv has the one that is locked.
 CDK := PATH="$(CURDIR)/$(BIN):$$PATH" CDK_DISABLE_CLI_TELEMETRY=1 node_modules/.bin/cdk
 
-.PHONY: help setup setup-aws demo test test-all lint types cov bench bench-report up down assets synth diff deploy \
+.PHONY: help setup setup-aws demo test test-all faults lint types cov bench bench-report up down assets synth diff deploy \
 	destroy deploy-local up-local-aws lock clean
 
 help:
@@ -33,6 +33,9 @@ test: lint types ## Lint, types and all default tests; says at the end what was 
 test-all: lint types ## The same with the slow tests
 	@$(BIN)/coverage erase
 	$(BIN)/python -m pytest --cov $(ARGS)
+
+faults: setup ## 10,000 seeds of the simulation: crashes, sleepers, lost and late answers (three minutes; ARGS="--seed 7")
+	@$(BIN)/python -m tests.sim $(or $(ARGS),--seeds 10000)
 
 lint: setup-aws ## Style and formatting, by ruff
 	$(BIN)/ruff check $(wildcard $(LINTED))

@@ -55,6 +55,7 @@ def create_topic(
         msg = f"{partitions} partitions are not possible; use 1 to {MAX_PARTITIONS}."
         raise ConfigError(msg)
     check_conditional_put(store, within=topic, clock=clock)
+    _refuse_half_deleted(store, topic, clock)
     wanted = schema.to_delta()
     for number in range(partitions - 1, -1, -1):
         log = DeltaLog(store, partition_table(topic, number), clock=clock)
@@ -106,10 +107,13 @@ def describe_topic(store: Store, topic: str, *, clock: Clock = SYSTEM) -> Topic:
             f"'brokerless topics create {topic} --schema \"...\"'; 'brokerless topics list' shows what is there."
         )
         raise TopicNotFound(msg) from None
-    partitions = int(metadata.configuration.get(PARTITIONS_KEY, "1"))
+    partitions = _partitions(log)
     heads.append(log.state.version)
-    for number in range(1, partitions):
-        heads.append(DeltaLog(store, partition_table(topic, number), clock=clock).state.version)
+    try:
+        for number in range(1, partitions):
+            heads.append(DeltaLog(store, partition_table(topic, number), clock=clock).state.version)
+    except TopicDeleted:
+        raise TopicNotFound(_half_deleted(topic)) from None
     return Topic(topic, Schema.from_delta(metadata.schema_string), partitions, log.uri, tuple(heads))
 
 
@@ -128,17 +132,43 @@ def list_topics(store: Store, *, clock: Clock = SYSTEM) -> list[Topic]:
 def delete_topic(store: Store, topic: str, *, clock: Clock = SYSTEM) -> None:
     """Ends the topic's logs with tombstones. Writers and readers that hold it stop by name.
 
-    Objects are removed later by maintenance. Partition 0 goes first, so that the topic is gone at once.
+    Objects are removed later by maintenance. Partition 0 goes last, because it knows how many there are: after a crash
+    half-way the same call finishes it.
 
     Raises:
         TopicNotFound: there is none.
     """
-    partitions = describe_topic(store, topic, clock=clock).partitions
-    for number in range(partitions):
+    try:
+        partitions = _partitions(DeltaLog(store, check_name(topic), clock=clock))
+    except (TopicNotFound, TopicDeleted):
+        describe_topic(store, topic, clock=clock)  # says how to look for others
+        raise
+    for number in reversed(range(partitions)):
         try:
             DeltaLog(store, partition_table(topic, number), clock=clock).delete()
         except (TopicDeleted, TopicNotFound):
             continue  # an earlier call got this far
+
+
+def _partitions(log: DeltaLog) -> int:
+    return int(log.state.metadata.configuration.get(PARTITIONS_KEY, "1"))
+
+
+def _half_deleted(topic: str) -> str:
+    return f"Topic {topic!r} is half deleted. Finish it: brokerless topics delete {topic}."
+
+
+def _refuse_half_deleted(store: Store, topic: str, clock: Clock) -> None:
+    """A new topic must not begin with what is left of an old one."""
+    try:
+        partitions = _partitions(DeltaLog(store, topic, clock=clock))
+    except (TopicNotFound, TopicDeleted):
+        return
+    for number in range(1, partitions):
+        try:
+            DeltaLog(store, partition_table(topic, number), clock=clock).refresh()
+        except TopicDeleted:
+            raise TopicExists(_half_deleted(topic)) from None
 
 
 def check_conditional_put(store: Store, *, within: str = "_brokerless", clock: Clock = SYSTEM) -> None:

@@ -25,7 +25,6 @@ from brokerless.errors import (
     OffsetOutOfRange,
     PipelineError,
     StoreError,
-    TopicDeleted,
     TopicError,
     TopicNotFound,
 )
@@ -610,10 +609,6 @@ class Owner(Role):
             if not self.deleted:
                 with suppress(TopicNotFound):  # an incarnation before got this far
                     delete_topic(process.connection, TOPIC, clock=process.clock)
-                # delete_topic does not find a topic again of which it had deleted only the first partitions.
-                for number in range(1, self.stage.partitions):
-                    with suppress(TopicDeleted):
-                        DeltaLog(process.connection, partition_table(TOPIC, number), clock=process.clock).delete()
                 self.deleted = True
             for _ in range(3):
                 self.think(process)

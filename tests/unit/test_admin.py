@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from brokerless.admin import create_dead_letters, create_topic, delete_topic, describe_topic, list_topics
-from brokerless.errors import ConditionalPutUnsupported, ConfigError, TopicExists, TopicNotFound
+from brokerless.errors import ConditionalPutUnsupported, ConfigError, TopicDeleted, TopicExists, TopicNotFound
 from brokerless.log import DeltaLog
 from brokerless.topics import Schema
 from tests.support.fakes import FakeClock, FakeStore, Put
@@ -78,3 +78,18 @@ def test_dead_letters_have_the_columns_of_all_inputs(store: FakeStore) -> None:
     topic = create_dead_letters(store, "out", [SCHEMA, Schema.parse("n long, s string")], clock=store.clock)
     assert topic.name == "out.dead_letters"
     assert str(topic.schema) == "n long, s string, _reason string, _topic string, _partition integer, _offset string"
+
+
+def test_a_deletion_that_crashed_is_finished_and_nothing_of_the_old_topic_comes_back(store: FakeStore) -> None:
+    create_topic(store, "a", SCHEMA, partitions=3, clock=store.clock)
+    DeltaLog(store, "a.2", clock=store.clock).delete()  # as far as the call got
+    with pytest.raises(TopicNotFound, match="half deleted"):
+        describe_topic(store, "a", clock=store.clock)
+    assert list_topics(store, clock=store.clock) == []
+    with pytest.raises(TopicExists, match="half deleted"):
+        create_topic(store, "a", SCHEMA, partitions=3, exist_ok=True, clock=store.clock)
+    delete_topic(store, "a", clock=store.clock)
+    for table in ("a", "a.1", "a.2"):
+        with pytest.raises(TopicDeleted):
+            DeltaLog(store, table, clock=store.clock).refresh()
+    create_topic(store, "a", SCHEMA, partitions=3, clock=store.clock)
