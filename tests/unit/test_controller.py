@@ -1092,7 +1092,7 @@ class Interleavings(RuleBasedStateMachine):
         """CloudFormation asks for it (or a deletion), and goes back, or asks again, if that fails."""
         last = self.world.last
         assert last is not None
-        for _ in range(10):
+        for _ in range(50):
             try:
                 self.deleted = False
                 self.world.deploy(wanted, delete=wanted is None)
