@@ -357,7 +357,7 @@ class Consumer:
 
     def _load(self, path: str) -> Table:
         try:
-            return records.decode(self._store.get(path))
+            return records.load(self._store, path)
         except FileNotFoundError:
             msg = (
                 f"{self._store.uri}/{path} is in the log but not in the store: it was removed by retention, or by "

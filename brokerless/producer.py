@@ -419,9 +419,9 @@ def commit_table(
         CommitUnknown: nobody can say yet.
         StoreError: the store failed.
     """
-    name = f"part-{clock.uuid()}.snappy.parquet"
-    path = f"{log.table}/{name}"
     data = records.encode(table)
+    name = records.object_name(data, clock.uuid())
+    path = f"{log.table}/{name}"
     uploaded_s, uploaded_us = clock.monotonic(), clock.time_us()
 
     def put_again_if_late() -> None:

@@ -69,7 +69,7 @@ class Target:
             return None
         now_us = clock.time_us()
         data = records.encode(records.to_table(rows, self.schema, topic=self.topic, produced_at_us=now_us))
-        name = f"part-{clock.uuid()}.snappy.parquet"
+        name = records.object_name(data, clock.uuid())
         store.put(f"{self.topic}/{name}", data)
         return Add(name, len(data), rows.num_rows, now_us // 1000), data
 

@@ -26,6 +26,7 @@ import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -276,12 +277,13 @@ class Reader(DataSourceStreamReader):
             raise TypeError(partition)
         store = store_of(_option(self._options, "settings"))
         paths = [path for _, _, _, path in partition.objects]
-        loaded = read_pool().map(store.get, paths) if len(paths) > 1 else map(store.get, paths)
+        load = partial(records.load, store)
+        loaded = read_pool().map(load, paths) if len(paths) > 1 else map(load, paths)
         metadata = _flag(self._options, "metadata")
         names = self._schema.names[: -len(METADATA)] if metadata else self._schema.names
         columns = pa.schema([to_arrow_schema(self._schema, timestamp_utc=True).field(name) for name in names])
-        for (table, version, index, _), data in zip(partition.objects, loaded, strict=True):
-            rows = with_columns(pa.table(records.decode(data)), columns)
+        for (table, version, index, _), messages in zip(partition.objects, loaded, strict=True):
+            rows = with_columns(pa.table(messages), columns)
             if metadata:
                 topic, number = split_table(table)
                 rows = rows.append_column("_topic", pa.repeat(pa.scalar(topic), rows.num_rows))

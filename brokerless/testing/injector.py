@@ -3,7 +3,8 @@
 What is deterministic: whether a request is struck, and all that is drawn for it (a tail's length, the bit that flips),
 depends on the seed, the rule, the request's kind and key, and on how many requests of this kind and key came before it.
 It does not depend on the time, nor on requests for other keys, so threads that work on different keys cannot disturb
-each other. UUIDs within keys do not count: objects with random names are one key here, or no run could be repeated.
+each other. UUIDs within keys, and the checksums behind them, do not count: objects with random names are one key here,
+or no run could be repeated.
 
 What is not: ``after`` and ``times`` count in the order of arrival over all keys that a rule fits, and requests for one
 key that are sent at the same time arrive in any order. ``Quiet`` and ``StaleAbsence`` look at the clock.
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
     from brokerless.clock import Clock
 
-_UUID: Final = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
+_UUID: Final = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}(?:\.[0-9a-f]{8}(?=\.))?")
 _REMEMBERED: Final = 100_000
 """Requests, log lines and written keys kept in memory; a proxy may run for days."""
 
