@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from brokerless.aws.controller import CALL_S, DOUBT_S, SUCCESSOR_S, Controller, DeployFailed, Request, Status
+from brokerless.aws.controller import Controller, DeployFailed, Request, Status
+from brokerless.aws.decisions import CALL_S, DOUBT_S, SUCCESSOR_S
 from brokerless.aws.engines import AnswerLost, EmrJob, EngineBusy, Place, Run, Start, StartRefused
 from brokerless.aws.pipeline_records import Desired, Record, Stored
 from brokerless.errors import ConfigError, StoreError
