@@ -93,7 +93,7 @@ def main() -> None:
 def _stop_with_parent(runs: GlueRuns) -> None:
     os.read(0, 1)
     runs.close()
-    # The workers that run functions are in this group, too. The parent made it: brokerless.local.server.spawn.
+    # The workers that run functions are in this group, too. The parent made it: brokerless.local.processes.spawn.
     os.killpg(0, signal.SIGKILL)
 
 

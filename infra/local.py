@@ -25,16 +25,8 @@ import boto3
 from botocore.config import Config
 
 from brokerless.errors import BrokerlessError
-from brokerless.local.server import (
-    HOST,
-    end_child,
-    http_get,
-    ministack_environ,
-    on_free_port,
-    prepare_ministack,
-    spawn,
-    wait_ready,
-)
+from brokerless.local.processes import HOST, end_child, http_get, on_free_port, spawn, wait_ready
+from brokerless.local.server import ministack_environ, prepare_ministack
 from brokerless.settings import PROFILE_ENV, ROOT_ENV
 from infra.config import REPOSITORY
 from infra.emulator import ACCOUNT, DIRECTORY_ENV, REGION

@@ -41,7 +41,7 @@ from benchmarks.spec import OUTPUT
 from brokerless.consumer import Consumer
 from brokerless.errors import ConfigError
 from brokerless.local.jobs import stop_job
-from brokerless.local.server import HOST, free_port
+from brokerless.local.processes import HOST, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

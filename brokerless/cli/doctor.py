@@ -183,7 +183,7 @@ def _java() -> Check:
 def _loopback() -> Check:
     """Spark, its workers and the local server all talk by way of the loopback interface."""
     from brokerless.local.background import status
-    from brokerless.local.server import HOST, free_port
+    from brokerless.local.processes import HOST, free_port
 
     try:
         port = free_port()

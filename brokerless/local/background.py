@@ -21,14 +21,13 @@ from typing import TYPE_CHECKING, Final, get_args
 from urllib.parse import urlsplit
 
 from brokerless.errors import ConfigError
+from brokerless.local.processes import http_get, prepare
 from brokerless.local.server import (
     ACCESS_KEY_ENV,
     SECRET_KEY_ENV,
     Kind,
     LocalServer,
     find_minio,
-    http_get,
-    prepare,
     start_embedded,
     start_minio,
 )

@@ -271,7 +271,7 @@ def test_a_missing_bucket_is_named(settings: Settings) -> None:
 
 def test_an_endpoint_that_is_down_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     from brokerless import store
-    from brokerless.local.server import free_port
+    from brokerless.local.processes import free_port
 
     monkeypatch.setattr(store, "_RETRY", store._ONCE)
     settings = Settings(

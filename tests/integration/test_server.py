@@ -19,12 +19,12 @@ from obstore.exceptions import AlreadyExistsError, PermissionDeniedError
 from obstore.store import S3Store
 
 from brokerless.errors import ConfigError
-from brokerless.local import background, server
+from brokerless.local import background, processes, server
 from brokerless.local.background import down, read_state, status, up
+from brokerless.local.processes import free_port
 from brokerless.local.server import (
     LocalServer,
     find_minio,
-    free_port,
     start_embedded,
     start_minio,
 )
@@ -158,11 +158,11 @@ def test_foreign_server_that_wins_the_race_is_never_handed_out(tmp_path: Path, m
     """Between the check of the port and the bind, another embedded server takes it, and answers the probes."""
     with start_embedded(tmp_path / "theirs") as theirs:
         port = int(theirs.endpoint.rpartition(":")[2])
-        monkeypatch.setattr(server, "_check_port", lambda port: None)
+        monkeypatch.setattr(processes, "_check_port", lambda port: None)
         with pytest.raises(ConfigError, match="is taken"):
             start_embedded(tmp_path / "ours", port=port)
         ports = iter([port, free_port()])
-        monkeypatch.setattr(server, "free_port", lambda: next(ports))
+        monkeypatch.setattr(processes, "free_port", lambda: next(ports))
         with start_embedded(tmp_path / "ours") as ours:
             assert ours.endpoint != theirs.endpoint
 
@@ -266,7 +266,7 @@ class TestUpDown:
         assert bytes(store_at(second.endpoint).get("key").bytes()) == b"kept"
 
     def test_hanging_server_is_replaced(self, state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(server, "_PROBE_TIMEOUT_S", 0.3)
+        monkeypatch.setattr(processes, "_PROBE_TIMEOUT_S", 0.3)
         first = up(state_dir)
         os.kill(first.pid, signal.SIGSTOP)
         assert status(state_dir) is None
@@ -323,7 +323,7 @@ class TestMinio:
         with start_minio(tmp_path / "a", access_key=access_key, secret_key=secret_key) as first:
             port = int(first.endpoint.rpartition(":")[2])
             # Not noticed before the start: MinIO itself has to.
-            monkeypatch.setattr(server, "_check_port", lambda port: None)
+            monkeypatch.setattr(processes, "_check_port", lambda port: None)
             with pytest.raises(ConfigError, match="is taken"):
                 start_minio(tmp_path / "b", access_key=access_key, secret_key=secret_key, port=port)
 

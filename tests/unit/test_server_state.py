@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from brokerless.errors import ConfigError
-from brokerless.local import background, server
+from brokerless.local import background, processes, server
 from brokerless.local.background import ServerState, clear_state, down, read_state, status, up, write_state
+from brokerless.local.processes import free_port
 from brokerless.local.server import (
     find_minio,
-    free_port,
     minio_server,
     start_embedded,
     start_minio,
@@ -150,7 +150,7 @@ class TestRefusals:
 
     def test_full_disk(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         usage = namedtuple("usage", "total used free")
-        monkeypatch.setattr(server.shutil, "disk_usage", lambda path: usage(10**9, 10**9, 2**20))
+        monkeypatch.setattr(processes.shutil, "disk_usage", lambda path: usage(10**9, 10**9, 2**20))
         with pytest.raises(ConfigError, match=r"is full: 1 MiB free, 64 MiB are needed"):
             start_embedded(tmp_path)
 
@@ -158,7 +158,7 @@ class TestRefusals:
         def full(**kwargs: object) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        monkeypatch.setattr(server.tempfile, "TemporaryFile", full)
+        monkeypatch.setattr(processes.tempfile, "TemporaryFile", full)
         with pytest.raises(ConfigError, match="is full"):
             start_embedded(tmp_path)
 
@@ -178,7 +178,7 @@ class TestRefusals:
             start_minio(tmp_path / "d", access_key="abc", secret_key="12345678", binary=binary)
 
     def test_server_that_never_answers_is_ended(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(server, "_READY_DEADLINE_S", 0.2)
+        monkeypatch.setattr(processes, "_READY_DEADLINE_S", 0.2)
         binary = executable(tmp_path / "minio", f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 60\n")
         with pytest.raises(ConfigError, match="did not answer"):
             start_minio(tmp_path / "d", access_key="abc", secret_key="12345678", binary=binary)

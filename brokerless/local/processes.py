@@ -1,0 +1,233 @@
+"""Server processes on this machine: a free port, a process, proof that it answers, and its end.
+
+Secrets travel in the environment, never in arguments, and only the very process that was started is ever signalled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import http.client
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from brokerless.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+HOST: Final = "127.0.0.1"
+
+Started = TypeVar("Started")
+
+# Both servers answer in under a second on an idle machine; the rest is for cold disks and busy laptops.
+_READY_DEADLINE_S: Final = 30.0
+_POLL_S: Final = 0.02
+_PROBE_TIMEOUT_S: Final = 2.0
+# Below this a server starts, takes a few objects and then fails in the middle of a commit.
+_MIN_FREE_BYTES: Final = 64 * 1024 * 1024
+# A port that was free a moment ago can be taken by the time the server binds it; then another one is tried.
+_PORT_ATTEMPTS: Final = 4
+
+
+def free_port() -> int:
+    """A TCP port that nothing listens on at this moment on the loopback interface.
+
+    Not a reservation: somebody else can take it before the caller does.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+class _PortTaken(ConfigError):
+    """Somebody else listens on the port."""
+
+
+def on_free_port(port: int | None, attempt: Callable[[int], Started]) -> Started:
+    """What ``attempt`` makes of a port: the given one, or free ones until nobody else was faster.
+
+    Raises:
+        ConfigError: the given port cannot be used, or what ``attempt`` raises.
+    """
+    if port is not None:
+        _check_port(port)
+        return attempt(port)
+    for _ in range(_PORT_ATTEMPTS - 1):
+        with contextlib.suppress(_PortTaken):
+            return attempt(free_port())
+    return attempt(free_port())
+
+
+def _check_port(port: int) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        # As servers do, or a port in TIME_WAIT after a restart would look taken.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OverflowError:
+            msg = f"The port {port} is not between 0 and 65535."
+            raise ConfigError(msg) from None
+        except OSError as error:
+            if error.errno == errno.EACCES:
+                msg = f"Port {port} may not be used by this user. Take one above 1023, or leave the port out."
+                raise ConfigError(msg) from error
+            raise _taken(port) from error
+
+
+def _taken(port: int) -> _PortTaken:
+    return _PortTaken(
+        f"Port {port} on {HOST} is taken by another program. Choose another, or leave the port out for a free one."
+    )
+
+
+def prepare(directory: Path) -> Path:
+    """The directory, absolute and created, with room to write."""
+    directory = directory.absolute()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            free = shutil.disk_usage(directory).free
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise _disk_full(directory, 0) from error
+        msg = f"Cannot write to {directory} ({error.strerror or error}). Choose a directory of your own."
+        raise ConfigError(msg) from error
+    if free < _MIN_FREE_BYTES:
+        raise _disk_full(directory, free)
+    return directory
+
+
+def _disk_full(directory: Path, free: int) -> ConfigError:
+    return ConfigError(
+        f"The disk of {directory} is full: {free / 2**20:.0f} MiB free, {_MIN_FREE_BYTES // 2**20} MiB are needed. "
+        "Make room, or choose a directory on another disk."
+    )
+
+
+# What an interpreter and a Go program need to start. All else stays out: AWS_*, MINISTACK_* and MINIO_* of the user's
+# shell would change what the server does, and the coverage tool's variables would slow it down.
+_PASSED_ON: Final = frozenset(
+    {"PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"}
+)
+
+
+def spawn(
+    command: list[str],
+    *,
+    environ: Mapping[str, str],
+    log_file: Path,
+    detached: bool = False,
+    cwd: Path | None = None,
+) -> subprocess.Popen[bytes]:
+    """A server's process, leader of its own process group.
+
+    Args:
+        command: what to run.
+        environ: its environment, beside what any program needs to start.
+        log_file: gets its output; replaced.
+        detached: it gets its own session; otherwise its standard input is a pipe that ends with this process.
+        cwd: where it runs.
+
+    Raises:
+        ConfigError: it cannot be run.
+    """
+    base = {name: value for name, value in os.environ.items() if name in _PASSED_ON}
+    try:
+        with log_file.open("wb") as log:
+            return subprocess.Popen(
+                command,
+                env={**base, **environ},
+                stdin=subprocess.DEVNULL if detached else subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=cwd,
+                start_new_session=detached,
+                # Ctrl-C in a terminal reaches the whole group: the server must outlive it until its clients are done.
+                process_group=None if detached else 0,
+            )
+    except OSError as error:
+        msg = f"Cannot run {command[0]} ({error.strerror or error}). Reinstall it, or name another one."
+        raise ConfigError(msg) from error
+
+
+def wait_ready(
+    process: subprocess.Popen[bytes], *, name: str, port: int, log_file: Path, is_ready: Callable[[], bool]
+) -> None:
+    """Returns once ``is_ready``; otherwise ends the process and raises.
+
+    Raises:
+        ConfigError: the process ended, the port is taken, the disk is full, or nothing answered in time.
+    """
+    deadline = time.monotonic() + _READY_DEADLINE_S
+    try:
+        while process.poll() is None:
+            if is_ready():
+                return
+            if time.monotonic() > deadline:
+                msg = f"{name} did not answer on port {port} within {_READY_DEADLINE_S:.0f} s. {_log_tail(log_file)}"
+                raise ConfigError(msg)
+            time.sleep(_POLL_S)
+        output = read_log(log_file)
+        if "already in use" in output or "address in use" in output.lower():
+            raise _taken(port)
+        if "No space left" in output:
+            raise _disk_full(log_file.parent, shutil.disk_usage(log_file.parent).free)
+        msg = f"{name} ended with exit code {process.returncode} at its start. {_log_tail(log_file)}"
+        raise ConfigError(msg)
+    except BaseException:
+        end_child(process, grace_s=1.0)
+        raise
+
+
+def end_child(process: subprocess.Popen[bytes], *, grace_s: float) -> None:
+    """Ends a process made by ``spawn``: end of its input and SIGTERM, and SIGKILL after ``grace_s`` seconds."""
+    # Ends the embedded server at once; by SIGTERM alone it waits a second for idle connections.
+    if process.stdin is not None:
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+    # By the Popen object, never by a bare pid: it knows whether the process is still the one it started.
+    process.terminate()
+    try:
+        process.wait(grace_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def http_get(port: int, path: str, *, header: str | None = None) -> str:
+    """The body of a 200 answer (or one of its headers); empty for every other outcome."""
+    # Not urllib: it would send the request through the user's HTTP proxy.
+    connection = http.client.HTTPConnection(HOST, port, timeout=_PROBE_TIMEOUT_S)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        body = answer.read().decode("utf-8", "replace")
+    except (OSError, http.client.HTTPException):
+        return ""
+    finally:
+        connection.close()
+    if answer.status != http.client.OK:
+        return ""
+    return body if header is None else answer.getheader(header, "")
+
+
+def read_log(log_file: Path) -> str:
+    """What a server has written so far; empty if there is no such file."""
+    try:
+        return log_file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _log_tail(log_file: Path) -> str:
+    lines = [line.strip() for line in read_log(log_file).splitlines() if line.strip()]
+    if not lines:
+        return f"It wrote nothing to {log_file}."
+    return f"Its log {log_file} ends with: {' | '.join(lines[-3:])}"
