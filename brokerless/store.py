@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from brokerless.settings import Settings
 
 REQUEST_TIMEOUT_S: Final = 10.0
+MAX_OBJECT_BYTES: Final = 2**30
+"""Of an object that is read whole, into memory: far above what producers and compaction write."""
+
 _NATIVE_CHAIN: Final = {
     "AWS_ACCESS_KEY_ID",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
@@ -45,9 +48,11 @@ _NATIVE_CHAIN: Final = {
 
 RETRY_TIMEOUT_S: Final = 30.0
 _RETRY: Final[RetryConfig] = {
-    "max_retries": 12,
+    # So many that the time decides. Each wait is drawn between the first one and ``base`` times the last one; with a
+    # base of 2 they hardly grow, and twelve of them were over in less than a second.
+    "max_retries": 1000,
     "retry_timeout": timedelta(seconds=RETRY_TIMEOUT_S),
-    "backoff": {"init_backoff": timedelta(milliseconds=20), "max_backoff": timedelta(seconds=3), "base": 2},
+    "backoff": {"init_backoff": timedelta(milliseconds=20), "max_backoff": timedelta(seconds=3), "base": 3},
 }
 # Some of them come with status 400, which the client does not take for a refusal.
 _REFUSALS: Final = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken")
@@ -108,7 +113,17 @@ class ObstoreStore:
         """As ``Store.get``."""
         self.requests["GET"] += 1
         try:
-            return obstore.get(self._retrying, path).bytes().to_bytes()
+            answer = obstore.get(self._retrying, path)
+            size = answer.meta["size"]
+            if size > MAX_OBJECT_BYTES:
+                msg = (
+                    f"{self.uri}/{path} has {size} bytes; objects of up to {MAX_OBJECT_BYTES} are read. "
+                    "Its writer must write fewer rows at a time."
+                )
+                raise StoreError(msg)
+            return answer.bytes().to_bytes()
+        except StoreError:
+            raise
         except FileNotFoundError as error:
             if "NoSuchBucket" in str(error):
                 raise self._named(error, "GET", path) from None
@@ -214,7 +229,12 @@ def open_store(settings: Settings) -> ObstoreStore:
 
 @lru_cache(maxsize=32)
 def _open(settings: Settings, pid: int) -> ObstoreStore:
-    return ObstoreStore(settings.root, _client(settings, _RETRY), _client(settings, _ONCE))
+    try:
+        return ObstoreStore(settings.root, _client(settings, _RETRY), _client(settings, _ONCE))
+    except (obs.BaseError, OSError, ValueError) as error:
+        first = (str(error).splitlines() or [type(error).__name__])[0][:300]
+        msg = f"No store can be opened at {settings.root[:200]!r} ({first}); correct the root or the store's settings."
+        raise ConfigError(msg) from None
 
 
 def _client(settings: Settings, retry: RetryConfig) -> ObjectStore:

@@ -165,6 +165,18 @@ def test_a_lost_upload_or_read_is_sent_again(settings: Settings, topic: str, pro
 
 
 @pytest.mark.faults
+def test_a_server_that_is_away_for_longer_than_a_moment_is_waited_for(
+    settings: Settings, topic: str, proxy: FaultProxy
+) -> None:
+    with Producer(topic, settings=settings) as producer:
+        producer.send({"n": [0]})
+    # The client's waits hardly grow at first: so many refusals are two to six seconds.
+    proxy.add(Rule(LostRequest(), op="GET", key=ENTRY_1, times=16))
+    assert read(proxy.through(settings)) == [0]
+    assert not proxy.pending()
+
+
+@pytest.mark.faults
 def test_unknown_outcome_is_reported_and_resolved_by_the_same_sequence(
     settings: Settings, topic: str, proxy: FaultProxy
 ) -> None:
