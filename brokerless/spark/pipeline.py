@@ -146,7 +146,7 @@ def run(
         waiter.start()
         while not (stream.ready() or stopping.wait(0.005)):
             pass
-        if as_json:
+        if as_json and stream.query.exception() is None:
             _print_json(out, event="started", pipeline=stream.name)
         begun = time.monotonic()
         totals = [0, 0]
