@@ -9,7 +9,7 @@ LINTED := brokerless glue_jobs lambdas infra benchmarks tests
 # The CDK's own processes look for node; .venv has the one that is locked.
 CDK := PATH="$(CURDIR)/$(BIN):$$PATH" CDK_DISABLE_CLI_TELEMETRY=1 node_modules/.bin/cdk
 
-.PHONY: help setup setup-aws demo test test-all faults lint types cov bench bench-report up down assets synth diff deploy \
+.PHONY: help setup setup-aws demo test test-all faults lint types audit cov bench bench-report up down assets synth diff deploy \
 	destroy deploy-local up-local-aws lock clean
 
 help:
@@ -43,6 +43,9 @@ lint: setup-aws ## Style and formatting, by ruff
 
 types: setup-aws ## Types, by mypy in strict mode
 	$(BIN)/mypy
+
+audit: setup-aws ## Known vulnerabilities of what is locked, secrets in files and history, static analysis
+	@scripts/audit
 
 cov: setup ## Line coverage of the last test run, file by file
 	@$(BIN)/coverage report --show-missing --skip-covered
@@ -80,13 +83,15 @@ deploy-local: setup-aws ## Deploy to an emulator on this machine, use it, update
 up-local-aws: setup-aws ## Deploy to the emulator and stay, to look around; Ctrl-C ends it
 	@$(BIN)/python -m infra.local $(ARGS)
 
-lock: setup ## Resolve both lock files anew from pyproject.toml (installs uv into .venv)
+lock: setup ## Resolve the lock files anew from pyproject.toml (installs uv into .venv)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	$(BIN)/uv pip compile --quiet pyproject.toml --extra dev --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-annotate --no-header --output-file requirements.lock
 	$(BIN)/uv pip compile --quiet pyproject.toml --extra dev-aws --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-annotate --no-header --constraints requirements.lock \
 		--output-file requirements-aws.lock
+	$(BIN)/uv pip compile --quiet --group pyproject.toml:audit --universal --python-version 3.11 \
+		--generate-hashes --no-emit-index-url --no-annotate --no-header --output-file requirements-audit.lock
 
 clean: ## Remove .venv, caches, build results and the local server's data
 	@if [ -x $(BIN)/brokerless ]; then $(BIN)/brokerless down >/dev/null 2>&1 || true; fi
