@@ -26,7 +26,7 @@ from brokerless.log import DeltaLog, read_pool
 from brokerless.offsets import Offset, Start
 from brokerless.settings import Settings
 from brokerless.store import open_store
-from brokerless.topics import partition_table
+from brokerless.topics import PRODUCED_AT, Column, partition_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from brokerless.entries import Add
     from brokerless.store import Store
+    from brokerless.topics import Schema
 
 POLL_S: Final = 0.01
 FLOWING_S: Final = 1.0
@@ -260,7 +261,7 @@ class Consumer:
                 log = DeltaLog(self._store, partition_table(topic, number), clock=clock)
                 offset = resolve_start(log, start)
                 tail = Tail(log, offset.version, idle_max_s=idle_poll_max_s, clock=clock)
-                self._parts.append(_Part(topic, number, tail, offset.index))
+                self._parts.append(_Part(topic, number, tail, offset.index, _columns(about.schema, log)))
         if not self._parts:
             msg = "A consumer needs at least one topic and one partition."
             raise ConfigError(msg)
@@ -324,6 +325,14 @@ class Consumer:
         self.close()
 
     def _take(self, parts: Sequence[_Part]) -> list[Batch]:
+        # Other writers add objects without rows; "nothing came" would be wrong, because the position moved.
+        while True:
+            batches = self._take_some(parts)
+            if batches is None or batches:
+                return batches or []
+
+    def _take_some(self, parts: Sequence[_Part]) -> list[Batch] | None:
+        """What one look finds, which may be objects without a row; None if there are no objects."""
         # Partitions take turns in being first, and each gives at most its share of the bytes.
         self._parts.append(self._parts.pop(0))
         starts = [(part.tail.mark(), part.skip) for part in parts]
@@ -338,7 +347,9 @@ class Consumer:
                 wait(futures)
                 for future in futures:
                     taken.extend(future.result())
-            return [batch for batch in self._fetch(taken) if batch.data.num_rows]
+            return (
+                [batch for batch in self._fetch(taken) if batch.data.num_rows] if any(t.files for t in taken) else None
+            )
         except Exception:
             for part, (mark, skip) in zip(parts, starts, strict=True):
                 part.tail.rewind(mark)
@@ -346,18 +357,23 @@ class Consumer:
             raise
 
     def _fetch(self, taken: Sequence[_Taken]) -> Iterator[Batch]:
-        paths = [f"{t.part.tail.log.table}/{add.path}" for t in taken for add in t.files]
-        tables = read_pool().map(self._load, paths) if len(paths) > 1 else map(self._load, paths)
+        files = [(t.part, add.path) for t in taken for add in t.files]
+        tables = read_pool().map(self._load, files) if len(files) > 1 else map(self._load, files)
         for t in taken:
             loaded = [next(tables) for _ in t.files]
             if not loaded:
                 continue
+            loaded = [table for table in loaded if table.num_rows] or loaded[:1]
             data = loaded[0] if len(loaded) == 1 else Table.from_batches([b for x in loaded for b in x.to_batches()])
             yield Batch(t.part.topic, t.part.number, t.entry.version, t.skip, data.slice(t.skip) if t.skip else data)
 
-    def _load(self, path: str) -> Table:
+    def _load(self, file: tuple[_Part, str]) -> Table:
+        part, name = file
+        path = f"{part.tail.log.table}/{name}"
         try:
-            return records.load(self._store, path)
+            return records.with_columns(
+                records.load(self._store, path), part.columns, path=f"{self._store.uri}/{path}"
+            )  # fmt: skip
         except FileNotFoundError:
             msg = (
                 f"{self._store.uri}/{path} is in the log but not in the store: it was removed by retention, or by "
@@ -366,12 +382,19 @@ class Consumer:
             raise StoreError(msg) from None
 
 
+def _columns(schema: Schema, log: DeltaLog) -> tuple[Column, ...]:
+    """The table's columns; one that this kit did not create need not have ``_produced_at``."""
+    stamped = f'"{PRODUCED_AT}"' in log.state.metadata.schema_string
+    return (*schema.columns, Column(PRODUCED_AT, "timestamp")) if stamped else schema.columns
+
+
 @dataclass(slots=True)
 class _Part:
     topic: str
     number: int
     tail: Tail
     skip: int
+    columns: tuple[Column, ...]
 
     def take(self, max_bytes: int) -> list[_Taken]:
         taken: list[_Taken] = []

@@ -7,11 +7,13 @@ The source of the formats and rules is the Delta transaction log protocol (PROTO
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote
 
 from brokerless.errors import StoreError, UnsupportedTable
+from brokerless.topics import MAX_PARTITIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,6 +22,10 @@ DELETED_KEY: Final = "brokerless.deleted"
 FIRST_VERSION_KEY: Final = "brokerless.firstVersion"
 PARTITIONS_KEY: Final = "brokerless.partitions"
 ENGINE_KEY: Final = "brokerless.engine"
+
+# Out of the table (absolute, ".."), or no key that the store's client takes (".", empty parts, control characters).
+_UNSAFE_PATH: Final = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)|[\x00-\x1f\x7f]")
+_NUMBER: Final = re.compile(r"[0-9]{1,19}")
 
 # Features that a table of reader version 3 / writer version 7 may list and that ask nothing of an appender.
 _HARMLESS: Final = frozenset({"appendOnly", "invariants"})
@@ -126,20 +132,20 @@ def parse_entry(version: int, data: bytes, *, table: str) -> Entry:
                 elif kind == "remove":
                     removes.append(unquote(action["path"]))
                 elif kind == "txn":
-                    txns[str(action["appId"])] = int(action["version"])
+                    txns[str(action["appId"])] = _int64(action["version"])
                 elif kind == "metaData":
                     metadata = metadata_of(action)
                 elif kind == "protocol":
                     protocol = protocol_of(action)
                 elif kind == "commitInfo":
-                    timestamp = int(action.get("timestamp") or 0)
-                    commit_id = action.get("txnId")
+                    timestamp = _int64(action.get("timestamp") or 0)
+                    commit_id = None if action.get("txnId") is None else str(action["txnId"])
                     operation = str(action.get("operation", ""))
     except UnsupportedTable:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         msg = (
-            f"Entry {version} of the log of {table} cannot be read ({type(error).__name__}: {error}); "
+            f"Entry {version} of the log of {table} cannot be read ({type(error).__name__}: {str(error)[:200]}); "
             "it is truncated or was not written by a Delta writer. Look at it before anything writes to the table."
         )
         raise StoreError(msg) from error
@@ -148,9 +154,14 @@ def parse_entry(version: int, data: bytes, *, table: str) -> Entry:
     )  # fmt: skip
 
 
+def is_inside(path: str) -> bool:
+    """Whether a decoded path of an ``add``, which whoever wrote the entry chose, stays in the table's folder."""
+    return "://" not in path and not _UNSAFE_PATH.search(path)
+
+
 def _add(action: Mapping[str, Any], table: str) -> Add:
     path = unquote(action["path"])
-    if "://" in path or path.startswith("/") or ".." in path.split("/"):
+    if not is_inside(path):
         msg = f"Table {table} refers to the file {path!r} outside of itself (a shallow clone?)."
         raise UnsupportedTable(msg)
     if action.get("deletionVector"):
@@ -158,27 +169,65 @@ def _add(action: Mapping[str, Any], table: str) -> Add:
         raise UnsupportedTable(msg)
     stats = action.get("stats")
     rows = json.loads(stats).get("numRecords") if stats else None
-    return Add(path, int(action["size"]), rows, int(action.get("modificationTime") or 0), bool(action["dataChange"]))
+    return Add(
+        path,
+        _int64(action["size"], least=0),
+        None if rows is None else _int64(rows, least=0),
+        _int64(action.get("modificationTime") or 0),
+        bool(action["dataChange"]),
+    )
+
+
+def _int64(value: Any, *, least: int = -(2**63)) -> int:
+    """A number as the format has it; Python and JSON know larger ones, which nobody else could read after us."""
+    number = int(value)
+    if not least <= number < 2**63:
+        msg = f"the number {str(value)[:40]} is out of range"
+        raise ValueError(msg)
+    return number
+
+
+def _texts(values: Any) -> tuple[str, ...]:
+    if not isinstance(values, list | tuple | None) or not all(isinstance(value, str) for value in values or ()):
+        msg = "a list of names is none"
+        raise ValueError(msg)
+    return tuple(values or ())
 
 
 def metadata_of(action: Mapping[str, Any]) -> Metadata:
-    """A ``metaData`` action, from JSON or from a checkpoint's row (where maps may be lists of pairs)."""
+    """A ``metaData`` action, from JSON or from a checkpoint's row (where maps may be lists of pairs).
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: it is none.
+    """
+    configuration = dict(action.get("configuration") or {})
+    for name, least, most in ((PARTITIONS_KEY, 1, MAX_PARTITIONS), (FIRST_VERSION_KEY, 0, 2**63 - 1)):
+        value = configuration.get(name, str(least))
+        if not _NUMBER.fullmatch(value) or not least <= int(value) <= most:
+            msg = f"the table's property {name} is {value[:40]!r}, not a number from {least} to {most}"
+            raise ValueError(msg)
+    _texts([*configuration, *configuration.values()])
+    created = action.get("createdTime")
     return Metadata(
-        id=str(action["id"]),
-        schema_string=str(action["schemaString"]),
-        partition_columns=tuple(action.get("partitionColumns") or ()),
-        configuration=dict(action.get("configuration") or {}),
-        created_ms=action.get("createdTime"),
+        id=_texts([action["id"]])[0],
+        schema_string=_texts([action["schemaString"]])[0],
+        partition_columns=_texts(action.get("partitionColumns")),
+        configuration=configuration,
+        created_ms=None if created is None else _int64(created),
     )
 
 
 def protocol_of(action: Mapping[str, Any]) -> Protocol:
-    """A ``protocol`` action, from JSON or from a checkpoint's row."""
+    """A ``protocol`` action, from JSON or from a checkpoint's row.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: it is none.
+    """
     return Protocol(
-        int(action["minReaderVersion"]),
-        int(action["minWriterVersion"]),
-        tuple(action.get("readerFeatures") or ()),
-        tuple(action.get("writerFeatures") or ()),
+        _int64(action["minReaderVersion"], least=1),
+        _int64(action["minWriterVersion"], least=1),
+        _texts(action.get("readerFeatures")),
+        _texts(action.get("writerFeatures")),
     )
 
 

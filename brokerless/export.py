@@ -3,12 +3,15 @@
 CSV is made for spreadsheets and for the example's readers. Its header and all its fields are quoted; doubles are plain
 decimals, never in scientific notation; a null is an empty field without quotes. Two columns are added: ``time``, the
 reader's minibatch (milliseconds since the epoch, even, growing), and ``diff``, always 1 because a log only grows.
-``_produced_at`` is left out. A text that begins with ``=``, ``+``, ``-``, ``@``, a tab or a line break would be run as
-a formula by a spreadsheet: it gets a ``'`` in front, the spreadsheets' own mark for "this is text". Numbers are not
-touched, and neither are the other two formats, which hold every message exactly as it was sent.
+``_produced_at`` is left out. A text (or a column's name) that begins with ``=``, ``+``, ``-``, ``@``, the wide forms of
+these, a tab or a line break would be run as a formula by a spreadsheet: it gets a ``'`` in front, the spreadsheets' own
+mark for "this is text". Numbers are not touched, and neither are the other two formats, which hold every message as it
+was sent. ``raw`` leaves the ``'`` out, for programs that read CSV.
 
 CSV and JSON lines are written in place and flushed after each minibatch, so that a reader can follow the file. Parquet
-has its index at the end: it is written beside its place and moved there when it is complete.
+has its index at the end: it is written beside its place and moved there when it is complete. A symbolic link at the
+file's place is refused: in a folder that others can write to, it would choose which of the user's files is replaced. A
+file that is replaced keeps its permissions; a new one has what the umask leaves.
 """
 
 from __future__ import annotations
@@ -16,12 +19,15 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import os
+import stat
 import struct
 import tempfile
 import threading
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime
 from decimal import Decimal
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
 from arro3.core import DataType, Table
@@ -31,13 +37,12 @@ from brokerless.admin import describe_topic
 from brokerless.clock import SYSTEM, Clock
 from brokerless.consumer import Batch, Consumer
 from brokerless.errors import BrokerlessError, ConfigError
-from brokerless.records import TIMESTAMP, arrow_schema, json_value
+from brokerless.records import arrow_schema, json_value, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from arro3.core import ChunkedArray
     from arro3.core import Schema as ArrowSchema
 
     from brokerless.offsets import Offset, Start
@@ -50,8 +55,11 @@ _POLL_S: Final = 0.25
 """A stop request is noticed after this at the latest."""
 
 _ROW_GROUP_BYTES: Final = 32 * 2**20
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
+_NEW_FILE: Final = 0o666
+"""Permissions of a new file, before the umask; as of every program that writes what it is told to."""
+
+# With the full-width forms, which spreadsheets in East Asian settings take for the plain ones.
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 # The Arrow IPC stream format ends a stream with a continuation mark and the length zero.
 _IPC_END: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
@@ -82,6 +90,7 @@ def export_topic(
     timeout_s: float | None = None,
     stop: threading.Event | None = None,
     on_batches: Callable[[Sequence[Batch]], None] | None = None,
+    raw: bool = False,
     clock: Clock = SYSTEM,
 ) -> Exported:
     """Writes a topic's messages to a file, replacing it; the file is complete however this ends.
@@ -98,18 +107,22 @@ def export_topic(
         timeout_s: stop after this time; with ``expect`` that is an error.
         stop: set it, from a signal handler or another thread, to stop.
         on_batches: called with the messages of each minibatch on their arrival.
+        raw: leave texts in CSV as they are, also those that a spreadsheet would run.
         clock: time, randomness and sleeping.
 
     Raises:
         TopicNotFound, ConfigError: at once; nothing was written.
         BrokerlessError: fewer or more messages came than were expected. The file holds those that came.
     """
-    writer_of = _writer_for(path)
+    writer_of = _writer_for(path, raw=raw)
     stop = stop or threading.Event()
     with Consumer(topic, start=start, store=store, clock=clock) as consumer:
         about = describe_topic(store, topic, clock=clock)
         heads = dict(enumerate(about.heads)) if once else None
         try:
+            if path.is_symlink():
+                msg = f"{path} is a symbolic link to {path.readlink()}; name that file, or remove the link."
+                raise ConfigError(msg)
             writer = writer_of(path, about.schema)
         except OSError as error:
             msg = f"Cannot write {path} ({error.strerror or error}); choose another file."
@@ -173,7 +186,7 @@ def _is_past(consumer: Consumer, heads: Mapping[int, int]) -> bool:
 def json_lines(table: Table) -> list[str]:
     """Each row as JSON text: instants as ISO 8601, bytes as base64, decimals, NaN and infinities as text."""
     names = table.column_names
-    columns = [_values(table.column(name)) for name in names]
+    columns = [values_of(table.column(name)) for name in names]
     encode = json.JSONEncoder(default=json_value, ensure_ascii=False, allow_nan=False).encode
     lines: list[str] = []
     for row in zip(*columns, strict=True):
@@ -185,14 +198,14 @@ def json_lines(table: Table) -> list[str]:
     return lines
 
 
-def csv_header(names: Sequence[str]) -> str:
-    """The header line, without its end."""
-    return ",".join(map(_quote, names))
+def csv_header(names: Sequence[str], *, raw: bool = False) -> str:
+    """The header line, safe unless ``raw`` (see the module), without its end."""
+    return ",".join(_quote(name if raw else _defuse(name)) for name in names)
 
 
-def csv_lines(table: Table) -> list[str]:
-    """Each row as a line of safe CSV (see the module), without its end."""
-    columns = [_csv_column(table, name) for name in table.column_names]
+def csv_lines(table: Table, *, raw: bool = False) -> list[str]:
+    """Each row as a line of CSV, safe unless ``raw`` (see the module), without its end."""
+    columns = [_csv_column(table, name, raw=raw) for name in table.column_names]
     return [",".join(row) for row in zip(*columns, strict=True)]
 
 
@@ -223,15 +236,15 @@ def plain_decimal(value: float, *, single: bool = False) -> str:
 def as_texts(table: Table, name: str, *, null: str = "") -> list[str]:
     """A column's values as text for people: plain decimals, ISO 8601, base64; ``null`` for none."""
     text = _formatter(table.column(name).type)
-    return [null if value is None else text(value) for value in _values(table.column(name))]
+    return [null if value is None else text(value) for value in values_of(table.column(name))]
 
 
-def _csv_column(table: Table, name: str) -> list[str]:
+def _csv_column(table: Table, name: str, *, raw: bool) -> list[str]:
     column = table.column(name)
     text = _formatter(column.type)
     # Numbers may begin with a minus; everything else is somebody's text.
-    guard = _plain if DataType.is_numeric(column.type) or DataType.is_boolean(column.type) else _defuse
-    return ["" if value is None else _quote(guard(text(value))) for value in _values(column)]
+    guard = _plain if raw or DataType.is_numeric(column.type) or DataType.is_boolean(column.type) else _defuse
+    return ["" if value is None else _quote(guard(text(value))) for value in values_of(column)]
 
 
 def _formatter(kind: DataType) -> Callable[[Any], str]:
@@ -251,15 +264,6 @@ def _plain(text: str) -> str:
 
 def _defuse(text: str) -> str:
     return "'" + text if text.startswith(_FORMULA) else text
-
-
-def _values(column: ChunkedArray) -> list[Any]:
-    """The column's values in Python's types."""
-    if not DataType.is_timestamp(column.type) or column.type.tz is None:
-        return list(column.to_pylist())
-    # to_pylist would ask for the time zone "UTC" by name, which machines without a time-zone database do not have.
-    micros = column.cast(TIMESTAMP).cast(DataType.int64()).to_pylist()
-    return [None if value is None else _EPOCH + timedelta(microseconds=value) for value in micros]
 
 
 def _as_text(value: Any) -> str:
@@ -287,7 +291,7 @@ class _Lines:
 
     def __init__(self, path: Path) -> None:
         # newline="": a line break inside a message stays as it is.
-        self._file: IO[str] = path.open("w", encoding="utf-8", newline="")
+        self._file: IO[str] = os.fdopen(_open(path, os.O_TRUNC), "w", encoding="utf-8", newline="")
 
     def put(self, lines: Sequence[str]) -> None:
         if lines:
@@ -301,17 +305,18 @@ class _Lines:
 
 
 class _Csv(_Lines):
-    def __init__(self, path: Path, schema: Schema) -> None:
+    def __init__(self, path: Path, schema: Schema, *, raw: bool) -> None:
         super().__init__(path)
+        self._raw = raw
         self._names = list(schema.names)
         taken = {name.lower() for name in schema.names}
         extra = [name if name not in taken else f"_{name}" for name in ("time", "diff")]
-        self.put([csv_header([*schema.names, *extra])])
+        self.put([csv_header([*schema.names, *extra], raw=raw)])
         self.flush()
 
     def write(self, table: Table, time_ms: int) -> None:
         end = f',"{time_ms}","1"'
-        self.put([line + end for line in csv_lines(table.select(self._names))])
+        self.put([line + end for line in csv_lines(table.select(self._names), raw=self._raw)])
 
 
 class _JsonLines(_Lines):
@@ -333,7 +338,13 @@ class _Parquet:
         self._schema = arrow_schema(schema)
         self._waiting: list[Table] = []
         self._bytes = 0
-        self._sink = (_PyarrowSink if importlib.util.find_spec("pyarrow") else _SpoolSink)(self._partial, self._schema)
+        # That of a run that was killed, or a link that somebody put there: the name is easy to guess.
+        self._partial.unlink(missing_ok=True)
+        mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else _NEW_FILE
+        file = os.fdopen(_open(self._partial, os.O_EXCL, mode=mode), "wb")
+        self._sink = (_PyarrowSink if importlib.util.find_spec("pyarrow") else _SpoolSink)(
+            file, self._schema, path.parent
+        )
 
     def write(self, table: Table, time_ms: int) -> None:
         self._waiting.append(table.select(self._schema.names))
@@ -360,27 +371,28 @@ class _Parquet:
 
 
 class _PyarrowSink:
-    def __init__(self, path: Path, schema: ArrowSchema) -> None:
+    def __init__(self, file: IO[bytes], schema: ArrowSchema, scratch: Path) -> None:
         import pyarrow
         import pyarrow.parquet
 
         self._pyarrow = pyarrow
-        self._writer = pyarrow.parquet.ParquetWriter(path, pyarrow.schema(schema), compression="snappy")
+        self._file = file
+        self._writer = pyarrow.parquet.ParquetWriter(file, pyarrow.schema(schema), compression="snappy")
 
     def put(self, table: Table) -> None:
         self._writer.write_table(self._pyarrow.table(table))
 
     def close(self) -> None:
-        self._writer.close()
+        with self._file:
+            self._writer.close()
 
 
 class _SpoolSink:
     """arro3 writes Parquet from one Arrow stream only, so that stream is made first, in a temporary file."""
 
-    def __init__(self, path: Path, schema: ArrowSchema) -> None:
-        self._path = path
-        path.touch()
-        self._spool = tempfile.TemporaryFile(dir=path.parent)  # noqa: SIM115  # closed by close()
+    def __init__(self, file: IO[bytes], schema: ArrowSchema, scratch: Path) -> None:
+        self._file = file
+        self._spool = tempfile.TemporaryFile(dir=scratch)  # noqa: SIM115  # closed by close()
         with tempfile.SpooledTemporaryFile() as empty:
             write_ipc_stream(Table.from_batches([], schema=schema), empty)
             self._head = empty.tell() - len(_IPC_END)
@@ -395,15 +407,23 @@ class _SpoolSink:
             self._spool.write(one.read(length))
 
     def close(self) -> None:
-        with self._spool as spool:
+        with self._file as file, self._spool as spool:
             spool.write(_IPC_END)
             spool.seek(0)
-            with self._path.open("wb") as file:
-                write_parquet(read_ipc_stream(spool), file, compression="snappy", skip_arrow_metadata=True)
+            write_parquet(read_ipc_stream(spool), file, compression="snappy", skip_arrow_metadata=True)
 
 
-def _writer_for(path: Path) -> Callable[[Path, Schema], _Writer]:
-    writers: dict[str, Callable[[Path, Schema], _Writer]] = {".csv": _Csv, ".jsonl": _JsonLines, ".parquet": _Parquet}
+def _open(path: Path, flags: int, *, mode: int = _NEW_FILE) -> int:
+    """A file to write, with these permissions if it is new; never by way of a symbolic link."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | flags, mode)
+
+
+def _writer_for(path: Path, *, raw: bool) -> Callable[[Path, Schema], _Writer]:
+    writers: dict[str, Callable[[Path, Schema], _Writer]] = {
+        ".csv": partial(_Csv, raw=raw),
+        ".jsonl": _JsonLines,
+        ".parquet": _Parquet,
+    }
     try:
         return writers[path.suffix.lower()]
     except KeyError:

@@ -43,11 +43,11 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from brokerless.clock import SYSTEM, Clock
 from brokerless.entries import PARTITIONS_KEY, check_supported
-from brokerless.errors import BrokerlessError, ConfigError, TopicDeleted, TopicNotFound
+from brokerless.errors import BrokerlessError, ConfigError, TopicDeleted, TopicNotFound, UnsupportedTable
 from brokerless.log import DeltaLog
 from brokerless.settings import Settings
 from brokerless.store import open_store
-from brokerless.topics import check_name, partition_table
+from brokerless.topics import check_name, is_table, partition_table
 
 if TYPE_CHECKING:
     import threading
@@ -250,12 +250,16 @@ class Maintainer:
 
     def _tables(self) -> list[str]:
         if self._topics is None:
-            # Not list_topics: the tables of deleted topics are what there is most to remove from.
-            return [name for name in self._store.folders() if not name.startswith(("_", "."))]
+            # Not list_topics: the tables of deleted topics are what there is most to remove from. But only names that
+            # a topic may have: delta-rs reads the folder "%2e%2e" as the one above, outside of the root.
+            return [name for name in self._store.folders() if is_table(name)]
         tables: list[str] = []
         for topic in self._topics:
-            metadata = DeltaLog(self._store, topic, clock=self._clock).load().metadata
-            partitions = int(metadata.configuration.get(PARTITIONS_KEY, "1"))
+            try:
+                metadata = DeltaLog(self._store, topic, clock=self._clock).load().metadata
+                partitions = int(metadata.configuration.get(PARTITIONS_KEY, "1"))
+            except UnsupportedTable:
+                partitions = 1  # whoever wrote that entry must not keep the others from their turn: see _maintain
             tables += [partition_table(topic, number) for number in range(partitions)]
         return tables
 

@@ -67,7 +67,11 @@ def parse_start(text: str) -> Start:
     if instant.tzinfo is None:
         msg = f"The time {text!r} has no UTC offset; write {text}+00:00 or the offset you mean."
         raise ConfigError(msg)
-    return instant.astimezone(UTC)
+    try:
+        return instant.astimezone(UTC)
+    except OverflowError:
+        msg = f"The time {text!r} is, in UTC, outside the years 1 to 9999; start at the beginning or latest."
+        raise ConfigError(msg) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,8 @@ from arro3.core import Array, ChunkedArray, DataType, Field, Table
 from arro3.core import Schema as ArrowSchema
 from arro3.io import read_parquet, write_parquet
 
-from brokerless.errors import MessageError, SchemaError, StoreError
+from brokerless.errors import BrokerlessError, MessageError, SchemaError, StoreError
+from brokerless.parquet import check_footer
 from brokerless.topics import PRODUCED_AT, Schema
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from arro3.core.types import ArrowArrayExportable, ArrowStreamExportable
 
     from brokerless.store import Store
+    from brokerless.topics import Column
 
     Messages = ArrowArrayExportable | ArrowStreamExportable | Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
@@ -48,7 +50,13 @@ _ARROW: Final[dict[str, Callable[[], DataType]]] = {
     "date": DataType.date32,
     "timestamp": lambda: TIMESTAMP,
 }
+MAX_DECODED_BYTES: Final = 2**30
+"""Of one object in memory. Encodings pack equal values without a bound: 300 kB of Parquet held 3 GB in a test.
+Producers write a fiftieth of this at a time."""
+
 _CHECKSUM: Final = re.compile(r"\.([0-9a-f]{8})\.snappy\.parquet$")
+_DECIMAL: Final = re.compile(r"decimal\(([0-9]{1,2}), ?([0-9]{1,2})\)")
+_DECIMAL_PRECISION: Final = 38
 _DECIMAL_DIGITS: Final = 100  # far beyond the 38 that a column can have
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -62,10 +70,9 @@ def arrow_type(delta_type: str) -> DataType:
     """
     if delta_type in _ARROW:
         return _ARROW[delta_type]()
-    if delta_type.startswith("decimal("):
-        precision, scale = delta_type[8:-1].split(",")
-        return DataType.decimal128(int(precision), int(scale))
-    msg = f"Columns of the type {delta_type} cannot be produced; use primitive types."
+    if (decimal := _DECIMAL.fullmatch(delta_type)) and int(decimal[2]) <= int(decimal[1]) <= _DECIMAL_PRECISION:
+        return DataType.decimal128(int(decimal[1]), int(decimal[2]))
+    msg = f"Columns of the type {delta_type[:100]} cannot be produced; use primitive types."
     raise SchemaError(msg)
 
 
@@ -84,17 +91,27 @@ def to_table(messages: Messages, schema: Schema, *, topic: str, produced_at_us: 
 
     Raises:
         SchemaError: unknown or missing columns, or a column of a type that does not fit without loss.
-        MessageError: a row with a value that does not fit; the text names the row.
+        MessageError: a row with a value that does not fit, which the text names; or neither columns nor rows.
     """
-    if hasattr(messages, "__arrow_c_stream__"):
-        table = Table.from_arrow(messages)
-    elif hasattr(messages, "__arrow_c_array__"):
-        table = Table.from_arrow(cast("Any", messages))
-    elif isinstance(messages, dict):
-        table = _from_columns(messages, schema, topic)
-    else:
-        table = _from_rows(cast("Sequence[Mapping[str, Any]]", messages), schema, topic)
-    return _conform(table, schema, topic, produced_at_us)
+    try:
+        if hasattr(messages, "__arrow_c_stream__"):
+            table = Table.from_arrow(messages)
+        elif hasattr(messages, "__arrow_c_array__"):
+            table = Table.from_arrow(cast("Any", messages))
+        elif isinstance(messages, dict):
+            table = _from_columns(messages, schema, topic)
+        else:
+            # A list, because rows are looked at more than once, and an iterator would then have no more of them.
+            table = _from_rows(list(cast("Sequence[Mapping[str, Any]]", messages)), schema, topic)
+        return _conform(table, schema, topic, produced_at_us)
+    except (BrokerlessError, MemoryError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic of the Arrow library is no Exception
+        msg = (
+            f"What was sent to topic {topic!r} cannot be read as messages ({type(error).__name__}: "
+            f"{str(error)[:200]}). Send an Arrow table, a dictionary of columns, or a list of rows."
+        )
+        raise MessageError(msg) from error
 
 
 def encode(table: Table) -> bytes:
@@ -120,11 +137,25 @@ def decode(data: bytes) -> Table:
     """The table in Parquet bytes.
 
     Raises:
-        StoreError: they are damaged.
+        StoreError: they are damaged, or hold more than ``MAX_DECODED_BYTES``.
     """
     try:
-        return Table.from_arrow(read_parquet(io.BytesIO(data)))
-    except (KeyboardInterrupt, SystemExit):
+        check_footer(data)
+        batches = []
+        size = 0
+        reader = read_parquet(io.BytesIO(data))
+        # What the footer says of sizes is the writer's word, so what comes out is counted: 1,024 rows at a time.
+        for batch in reader:
+            size += batch.nbytes
+            if size > MAX_DECODED_BYTES:
+                msg = (
+                    f"{len(data)} bytes of Parquet unpack to more than {MAX_DECODED_BYTES} bytes, the limit of one "
+                    "object. Its writer must write fewer rows at a time."
+                )
+                raise StoreError(msg)
+            batches.append(batch)
+        return Table.from_batches(batches, schema=reader.schema)
+    except (KeyboardInterrupt, SystemExit, StoreError):
         raise
     except BaseException as error:  # a panic of the Parquet library is no Exception
         msg = f"{len(data)} bytes are no Parquet that can be read ({type(error).__name__}: {str(error)[:200]})."
@@ -162,6 +193,50 @@ def load(store: Store, path: str) -> Table:
     raise StoreError(msg)
 
 
+def with_columns(table: Table, columns: Sequence[Column], *, path: str) -> Table:
+    """The rows of an object with exactly these columns, in this order, whoever wrote it; no rows as they are.
+
+    As for other Delta readers, a column that the object lacks is null, and one that the table lacks is left out.
+
+    Args:
+        table: what the object holds.
+        columns: of the topic; nested ones are taken as they come.
+        path: of the object, for errors.
+
+    Raises:
+        StoreError: a column has another type, or values that do not fit; no row of the object is of this topic.
+    """
+    names = [column.name for column in columns]
+    flat = [arrow_type(c.type) if _DECIMAL.fullmatch(c.type) or c.type in _ARROW else None for c in columns]
+    have = [table.schema.field(number).type for number in range(table.num_columns)]
+    known = table.column_names == names and all(t is None or h.equals(t) for h, t in zip(have, flat, strict=True))
+    if known or not table.num_rows:
+        return table
+    found: dict[str, Any] = {}
+    for column, want in zip(columns, flat, strict=True):
+        same = [i for i, name in enumerate(table.column_names) if name == column.name]
+        if len(same) > 1 or (want is None and not same):
+            msg = f"{path} holds the column {column.name!r} {len(same)} times; it was not written for this table."
+            raise StoreError(msg)
+        if not same and want is not None:
+            found[column.name] = _array([None] * table.num_rows, want)
+        elif want is None:
+            found[column.name] = table.column(same[0]).combine_chunks()
+        else:
+            found[column.name] = _read_as(table.column(same[0]), want, column, path).combine_chunks()
+    return Table.from_pydict(found)
+
+
+def _read_as(column: ChunkedArray, want: DataType, of: Column, path: str) -> ChunkedArray:
+    if DataType.is_timestamp(column.type) and DataType.is_timestamp(want):
+        return column.cast(want)  # Spark's older timestamps have no zone, and mean UTC
+    try:
+        return _cast(column, want, of.name, of.type, "")
+    except SchemaError:
+        msg = f"{path} has the column {of.name!r} as {_type_name(column.type)}, but the table has it as {of.type}."
+        raise StoreError(msg) from None
+
+
 def constant(value_us: int, rows: int) -> Array:
     """A timestamp column that holds one instant."""
     return Array.from_buffer(array.array("q", (value_us,)) * rows).cast(TIMESTAMP)
@@ -195,7 +270,7 @@ def _conform(table: Table, schema: Schema, topic: str, produced_at_us: int) -> T
 
 def _cast(column: ChunkedArray, want: DataType, name: str, delta_type: str, topic: str) -> ChunkedArray:
     have = column.type
-    if have.equals(want):
+    if have.equals(want) and not _is_text(have):
         return column
     widening = (
         DataType.is_null(have)
@@ -209,6 +284,10 @@ def _cast(column: ChunkedArray, want: DataType, name: str, delta_type: str, topi
     )
     if widening:
         result = column.cast(want)
+        if DataType.is_string(want):
+            # Nobody has looked at the bytes of a text yet. Committed, one that is no UTF-8 makes its whole object
+            # unreadable, with the messages of others in it.
+            result = result.cast(DataType.binary()).cast(want)
         # A cast turns what does not fit into null. (A column of type null has a null count of 0.)
         if DataType.is_null(have) or result.null_count == column.null_count:
             return result
@@ -234,7 +313,7 @@ def _is_bytes(t: DataType) -> bool:
 def _raise_columns(topic: str, schema: Schema, *, unknown: Sequence[str], missing: Sequence[str]) -> None:
     parts = [f"Topic {topic!r} has the columns: {', '.join(schema.names)}."]
     if unknown:
-        parts.append(f"It has no column {', '.join(map(repr, unknown))}.")
+        parts.append(f"It has no column {', '.join(map(_shown, unknown))}.")
     if missing:
         parts.append(f"The messages lack {', '.join(map(repr, missing))}.")
     if not unknown and not missing:
@@ -247,6 +326,10 @@ def _from_columns(columns: Mapping[str, Any], schema: Schema, topic: str) -> Tab
     unknown = [name for name in columns if name not in types]
     if unknown:
         _raise_columns(topic, schema, unknown=unknown, missing=[])
+    for name, values in columns.items():
+        if isinstance(values, str | bytes) or not any(hasattr(values, of) for of in ("__iter__", "__arrow_c_array__")):
+            msg = f"Column {name!r} is {_shown(values)}; give a list or an array with a value for each row."
+            raise MessageError(msg)
     arrays = {
         name: values if hasattr(values, "__arrow_c_array__") else _column(list(values), name, types[name])
         for name, values in columns.items()
@@ -266,7 +349,7 @@ def _from_rows(rows: Sequence[Mapping[str, Any]], schema: Schema, topic: str) ->
             msg = f"Row {number} is {type(row).__name__}, not a mapping of column to value."
             raise MessageError(msg)
         if not row.keys() <= known:
-            _raise_columns(topic, schema, unknown=sorted(row.keys() - known), missing=[])
+            _raise_columns(topic, schema, unknown=sorted(row.keys() - known, key=_shown), missing=[])
     if any(PRODUCED_AT in row for row in rows):
         names.append(PRODUCED_AT)
     types = {c.name: arrow_type(c.type) for c in schema.columns} | {PRODUCED_AT: TIMESTAMP}
@@ -282,13 +365,18 @@ def _column(values: list[Any], name: str, want: DataType) -> Array:
             try:
                 _array([value], want)
             except Exception:
-                text = repr(value)
-                msg = (
-                    f"Row {number}: column {name!r} is {_type_name(want)}, "
-                    f"but the value is {text if len(text) <= 60 else text[:60] + '...'}."
-                )
+                msg = f"Row {number}: column {name!r} is {_type_name(want)}, but the value is {_shown(value)}."
                 raise MessageError(msg) from None
         raise
+
+
+def _shown(value: Any) -> str:
+    """A value as errors show it; some cannot be: integers of 5,000 digits, lists in a thousand lists."""
+    try:
+        text = repr(value)
+    except Exception:  # of any class: the value's own code runs
+        return f"one of type {type(value).__name__} that cannot be shown"
+    return text if len(text) <= 60 else text[:60] + "..."
 
 
 def _array(values: list[Any], want: DataType) -> Array:
@@ -322,7 +410,8 @@ def _to_us(value: Any) -> int | None:
     if not isinstance(instant, datetime) or instant.tzinfo is None:
         msg = "not an instant with a time zone"
         raise ValueError(msg)
-    return microseconds(instant)
+    # In UTC: where the offset moves it out of the years 1 to 9999, no reader in Python could show it.
+    return microseconds(instant.astimezone(UTC))
 
 
 def _to_date(value: Any) -> date:
@@ -342,10 +431,34 @@ def _to_decimal(value: Any) -> str:
     return f"{number:f}"
 
 
+def values_of(column: ChunkedArray) -> list[Any]:
+    """The column's values in Python's types; instants and days outside the years 1 to 9999, which it lacks, as text."""
+    if DataType.is_timestamp(column.type) and column.type.tz is not None:
+        # to_pylist would ask for the time zone "UTC" by name, which machines without a time-zone database do not have.
+        return [None if v is None else _instant(v) for v in column.cast(TIMESTAMP).cast(DataType.int64()).to_pylist()]
+    if DataType.is_date32(column.type):
+        return [None if v is None else _day(v) for v in column.cast(DataType.int32()).to_pylist()]
+    return list(column.to_pylist())
+
+
+def _instant(value_us: int) -> datetime | str:
+    try:
+        return _EPOCH + timedelta(microseconds=value_us)
+    except OverflowError:
+        return f"{value_us} microseconds since 1970-01-01"
+
+
+def _day(days: int) -> date | str:
+    try:
+        return date(1970, 1, 1) + timedelta(days=days)
+    except OverflowError:
+        return f"{days} days since 1970-01-01"
+
+
 def rows_as_json(table: Table) -> list[str]:
     """Each row as JSON text: instants as ISO 8601, bytes as base64, decimals as text."""
     names = table.column_names
-    columns = [table.column(i).to_pylist() for i in range(table.num_columns)]
+    columns = [values_of(table.column(i)) for i in range(table.num_columns)]
     return [
         json.dumps(dict(zip(names, row, strict=True)), default=json_value, ensure_ascii=False)
         for row in zip(*columns, strict=True)

@@ -59,9 +59,10 @@ def replayed(state: TableState | None, entry: Entry, *, uri: str, with_files: bo
 def checkpoint_hint(store: Store, table: str) -> int | None:
     """The version that ``_last_checkpoint`` names, or None without it."""
     try:
-        return int(json.loads(store.get(f"{table}/_delta_log/_last_checkpoint"))["version"])
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        version = json.loads(store.get(f"{table}/_delta_log/_last_checkpoint"))["version"]
+    except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError):
         return None
+    return version if isinstance(version, int) and 0 <= version < 2**63 else None
 
 
 def checkpoints_by_listing(store: Store, table: str) -> list[int]:
@@ -88,30 +89,50 @@ def read_checkpoint(store: Store, table: str, version: int, *, with_files: bool)
         parts = [store.get(name) for name in sorted(names)]
     if not parts:
         return None
-    state: dict[str, Any] = {}
-    txns: dict[str, int] = {}
-    files: dict[str, Add] = {}
-    tombstones: dict[str, int] = {}
-    for data in parts:
-        rows = records.decode(data)
-        for kind in ("metaData", "protocol", "txn", *(("add", "remove") if with_files else ())):
-            if kind not in rows.column_names:
-                continue
-            for row in rows.column(kind).to_pylist():
-                if row is None:
-                    continue
-                if kind == "txn":
-                    txns[row["appId"]] = row["version"]
-                elif kind == "add":
-                    path = unquote(row["path"])
-                    files[path] = Add(path, row["size"], None, row["modificationTime"] or 0)
-                elif kind == "remove":
-                    tombstones[unquote(row["path"])] = row.get("deletionTimestamp") or 0
-                else:
-                    state[kind] = row
+    state = _CheckpointRows()
     try:
-        metadata, protocol = metadata_of(state["metaData"]), protocol_of(state["protocol"])
+        for data in parts:
+            rows = records.decode(data)
+            for kind in ("metaData", "protocol", "txn", *(("add", "remove") if with_files else ())):
+                # By chunks: most rows of a column are null, and a list of them all may be larger than the checkpoint.
+                for chunk in rows.column(kind).chunks if kind in rows.column_names else ():
+                    for row in chunk.to_pylist():
+                        if row is not None:
+                            state.take(kind, row)
+        metadata, protocol = metadata_of(state.single["metaData"]), protocol_of(state.single["protocol"])
     except KeyError as error:
         msg = f"{store.uri}/{table}: checkpoint {version} lacks {error}; it is damaged or of version 2."
         raise StoreError(msg) from None
-    return TableState(version, metadata, protocol, txns, files=files, tombstones=tombstones)
+    except (ValueError, TypeError, AttributeError, StoreError) as error:
+        msg = f"{store.uri}/{table}: checkpoint {version} cannot be read ({str(error)[:300]}); it is damaged."
+        raise StoreError(msg) from None
+    return TableState(version, metadata, protocol, state.txns, files=state.files, tombstones=state.tombstones)
+
+
+@dataclass(slots=True)
+class _CheckpointRows:
+    """What the rows of a checkpoint add up to."""
+
+    single: dict[str, Any] = field(default_factory=dict)
+    txns: dict[str, int] = field(default_factory=dict)
+    files: dict[str, Add] = field(default_factory=dict)
+    tombstones: dict[str, int] = field(default_factory=dict)
+
+    def take(self, kind: str, row: dict[str, Any]) -> None:
+        if kind == "txn":
+            # Not as they come: a null here would be met much later, by a writer that compares it.
+            self.txns[_text(row["appId"])] = int(row["version"])
+        elif kind == "add":
+            path = unquote(_text(row["path"]))
+            self.files[path] = Add(path, int(row["size"]), None, int(row["modificationTime"] or 0))
+        elif kind == "remove":
+            self.tombstones[unquote(_text(row["path"]))] = int(row.get("deletionTimestamp") or 0)
+        else:
+            self.single[kind] = row
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        msg = f"{value!r} is no text"
+        raise TypeError(msg)
+    return value

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, get_args
@@ -63,6 +64,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "root", check_root(self.root))
+        if self.endpoint is not None and "@" in self.endpoint:
+            msg = "The endpoint holds credentials; give them by environment variables instead."
+            raise ConfigError(msg)
         if self.endpoint is not None and not _is_http(self.endpoint):
             msg = f"The endpoint {self.endpoint!r} is not a URL; write http://host:port or https://host."
             raise ConfigError(msg)
@@ -98,7 +102,7 @@ class Settings:
         if name == "minio":
             access = env.get("MINIO_S3_ACCESS_KEY") or access
             secret = env.get("MINIO_S3_SECRET_ACCESS_KEY") or secret
-        is_s3 = root is None or urlsplit(root).scheme in {"s3", "s3a"}
+        is_s3 = root is None or urlsplit(check_root(root)).scheme == "s3"
         if name == "aws":
             if root is None:
                 msg = f"The profile aws needs a place for topics; set {ROOT_ENV}=s3://bucket/prefix or give --root."
@@ -151,21 +155,29 @@ def check_root(root: str) -> str:
     Raises:
         ConfigError: not a URL of a store that is supported.
     """
+    # First, because the messages below show the root. An abfss URL has its container before the "@".
+    user = re.match(r"(\w*)://([^/?#]*)@", root)
+    if user and (user[1] != "abfss" or ":" in user[2]):
+        msg = "The root holds credentials; give them by environment variables instead."
+        raise ConfigError(msg)
+    shown = re.split("[?#]", root)[0]  # what follows may be a signature
     try:
         parts = urlsplit(root)
     except ValueError:
         parts = urlsplit("")  # a broken IPv6 address; refused like any other text that is no URL
-    if parts.scheme not in _SCHEMES or (parts.scheme not in {"file", "memory"} and not parts.netloc):
+    no_host = parts.scheme in {"file", "memory"}
+    if parts.scheme not in _SCHEMES or (not parts.netloc and not no_host):
         msg = (
-            f"The root {root!r} is not a URL of an object store; write s3://bucket/prefix, gs://bucket/prefix, "
+            f"The root {shown!r} is not a URL of an object store; write s3://bucket/prefix, gs://bucket/prefix, "
             "az://container/prefix or file:///absolute/path."
         )
         raise ConfigError(msg)
-    if parts.query or parts.fragment or any(part in {".", ".."} for part in parts.path.split("/")):
-        msg = f"The root {root!r} may not hold '?', '#', '.' or '..' parts."
+    if parts.scheme == "file" and (parts.netloc or not parts.path.startswith("/")):
+        msg = f"The root {shown!r} is no absolute path of this machine; write file:///absolute/path."
         raise ConfigError(msg)
-    if "@" in parts.netloc and parts.scheme != "abfss":
-        msg = "The root holds credentials; give them by environment variables instead."
+    # Clients differ in how they read these: one takes "%2e%2e" for a name, the next for the folder above.
+    if re.search(r"[?#%\\\x00-\x1f\x7f]", root) or any(part in {".", ".."} for part in parts.path.split("/")):
+        msg = f"The root {shown!r} may not hold '?', '#', '%', '\\', control characters, '.' or '..' parts."
         raise ConfigError(msg)
     return root.rstrip("/").replace("s3a://", "s3://", 1)
 
@@ -182,7 +194,7 @@ def _running_endpoint(state_dir: Path) -> str | None:
     """The endpoint of the server that ``brokerless up`` left running, if its state file is there."""
     try:
         endpoint = json.loads((state_dir / "server.json").read_text())["endpoint"]
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return str(endpoint)
 
@@ -192,7 +204,12 @@ def _read_dotenv(path: Path | None) -> dict[str, str]:
     if path is None or not path.is_file():
         return {}
     values: dict[str, str] = {}
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
+    try:
+        content = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        msg = f"{path} cannot be read ({error}); write NAME=value lines in UTF-8, or remove it."
+        raise ConfigError(msg) from None
+    for number, line in enumerate(content.splitlines(), start=1):
         text = line.strip().removeprefix("export ").strip()
         if not text or text.startswith("#"):
             continue

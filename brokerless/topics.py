@@ -23,6 +23,7 @@ MAX_PARTITIONS: Final = 1024
 
 _SEGMENT = r"[A-Za-z0-9][A-Za-z0-9_-]*"
 _NAME: Final = re.compile(rf"{_SEGMENT}(?:\.{_SEGMENT})*")
+_PARTITION: Final = re.compile(r"[1-9][0-9]{0,3}")
 _COLUMN: Final = re.compile(r"[^\W\d_]\w*")
 _DECIMAL: Final = re.compile(r"decimal\((\d{1,2}),(\d{1,2})\)")
 
@@ -134,15 +135,23 @@ class Schema:
         """Reads a table's ``schemaString``; ``_produced_at`` is left out, being implied.
 
         Nested types keep their JSON text as the column's type: they can be read, not produced.
+
+        Raises:
+            SchemaError: it is none.
         """
-        fields = json.loads(schema_string)["fields"]
-        return cls(
-            tuple(
-                Column(f["name"], f["type"] if isinstance(f["type"], str) else json.dumps(f["type"]))
-                for f in fields
-                if f["name"] != PRODUCED_AT
+        try:
+            fields = [(field["name"], field["type"]) for field in json.loads(schema_string)["fields"]]
+            if not all(isinstance(name, str) for name, _ in fields):
+                msg = "a name is no text"
+                raise TypeError(msg)
+            columns = [Column(n, t if isinstance(t, str) else json.dumps(t)) for n, t in fields if n != PRODUCED_AT]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            msg = (
+                f"{schema_string[:100]!r} is no schema of a Delta table ({type(error).__name__}: {str(error)[:100]}); "
+                "the table's metadata is damaged. 'brokerless verify' shows the entry."
             )
-        )
+            raise SchemaError(msg) from None
+        return cls(tuple(columns))
 
 
 def _delta_type(text: str, *, column: str) -> str:
@@ -184,7 +193,17 @@ def partition_table(topic: str, partition: int) -> str:
 def split_table(table: str) -> tuple[str, int]:
     """The topic and partition that a table holds; inverse of ``partition_table``."""
     topic, _, number = table.rpartition(".")
-    return (topic, int(number)) if topic and number.isdigit() else (table, 0)
+    # Only as partition_table writes it: a folder in the bucket may be called "t.01" or "t.²", too.
+    return (topic, int(number)) if topic and _PARTITION.fullmatch(number) else (table, 0)
+
+
+def is_table(name: str) -> bool:
+    """Whether a folder below the root may hold a partition of a topic, by its name: whoever writes there chose it."""
+    try:
+        check_name(split_table(name)[0])
+    except ConfigError:
+        return False
+    return True
 
 
 def dead_letters(output: str) -> str:

@@ -316,6 +316,9 @@ def export(
         float | None,
         typer.Option("--timeout", metavar="S", min=0, help="Stop after S seconds; with --expect that is exit 1."),
     ] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Leave texts in CSV as they are, also those that a spreadsheet would run.")
+    ] = False,
     profile: ProfileOption = None,
     root: RootOption = None,
     as_json: JsonOption = False,
@@ -350,6 +353,7 @@ def export(
             timeout_s=timeout,
             stop=stop,
             on_batches=count,
+            raw=raw,
         )
     if options.as_json:
         following = {str(number): str(offset) for number, offset in sorted(done.next.items())}

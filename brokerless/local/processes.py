@@ -88,10 +88,10 @@ def _taken(port: int) -> _PortTaken:
 
 
 def prepare(directory: Path) -> Path:
-    """The directory, absolute and created, with room to write."""
+    """The directory, absolute and created, with room to write. A new one is its owner's only: it holds messages."""
     directory = directory.absolute()
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):
             free = shutil.disk_usage(directory).free
     except OSError as error:

@@ -7,9 +7,10 @@ What holds for every server started here:
   would answer the readiness probe just as well, and data would go to somebody else.
 - Only the very process that was started is ever signalled.
 - Secrets travel in the environment, never in arguments (which every user of the machine can read) or files.
+- Other users of the machine cannot read the directory of its data.
 
-What does not hold: the embedded server takes any credentials, and does not fsync, so it survives ``kill -9`` but may
-lose its newest objects with the machine's power.
+What does not hold: the embedded server takes any credentials, so other users of the machine reach it by its port, and
+does not fsync, so it survives ``kill -9`` but may lose its newest objects with the machine's power.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, Self
 
 from brokerless.errors import ConfigError
+from brokerless.local import embedded
 from brokerless.local.processes import (
     HOST,
     end_child,
@@ -53,15 +55,6 @@ SECRET_KEY_ENV: Final = "MINIO_S3_SECRET_ACCESS_KEY"  # noqa: S105  (a name, not
 
 # The first start may pull the image.
 _COMPOSE_DEADLINE_S: Final = 300.0
-# The embedded server of a killed parent would otherwise stay for ever. The parent holds the other end of standard
-# input; when it is gone, by whatever way, the read returns.
-_STOP_WITH_PARENT: Final = """
-import os, sys, threading
-threading.Thread(target=lambda: (os.read(0, 1), os._exit(0)), daemon=True).start()
-sys.argv[:] = ["ministack"]
-from ministack.app import main
-main()
-"""
 
 
 class LocalServer:
@@ -229,8 +222,10 @@ def _ministack_command(*, detached: bool) -> list[str]:
             "Install it: pip install 'brokerless[local]'."
         )
         raise ConfigError(msg)
+    # The embedded server of a killed parent would stay for ever, unless it is meant to.
+    options = [] if detached else [embedded.STOP_WITH_PARENT]
     # -P: a file of the working directory that is called like a module of the standard library must not be loaded.
-    return [sys.executable, "-P", *(["-m", "ministack"] if detached else ["-c", _STOP_WITH_PARENT])]
+    return [sys.executable, "-P", "-m", embedded.__name__, *options]
 
 
 def find_minio(environ: Mapping[str, str] = os.environ) -> Path | None:

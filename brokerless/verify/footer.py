@@ -11,6 +11,7 @@ from typing import Final
 _MAGIC: Final = b"PAR1"
 _TAIL: Final = 8  # the footer's length and the magic
 _NUM_ROWS: Final = 3
+_VARINT_BITS: Final = 63
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT, _UUID = range(1, 14)
 _SIZES: Final = {_TRUE: 0, _FALSE: 0, _BYTE: 1, _DOUBLE: 8, _UUID: 16}  # a boolean field is its own header
 
@@ -96,6 +97,8 @@ class _Compact:
             if byte < 128:
                 return value
             shift += 7
+            if shift > _VARINT_BITS:  # one without an end would take time in the square of its length
+                raise IndexError
 
     def _zigzag(self) -> int:
         value = self._varint()

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from urllib.parse import unquote
 
 from brokerless.clock import SYSTEM, Clock
-from brokerless.entries import ENGINE_KEY, PARTITIONS_KEY, Metadata, Protocol, metadata_of, protocol_of
+from brokerless.entries import ENGINE_KEY, PARTITIONS_KEY, Metadata, Protocol, is_inside, metadata_of, protocol_of
 from brokerless.errors import TopicNotFound
 from brokerless.log import read_pool
 from brokerless.records import decode
@@ -388,7 +388,7 @@ class _Inspection:
         self._entries += 1
         try:
             actions = _Actions.parse(data)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             self._find("unreadable-entry", f"entry {version} is no log entry ({_short(error)})", version=version)
             self._state.complete = False
             return
@@ -519,7 +519,7 @@ class _Inspection:
         outside = 0
         for file in self._state.files.values():
             info = objects.get(file.path)
-            if "://" in file.path or file.path.startswith("/"):
+            if not is_inside(file.path):
                 outside += 1
             elif info is None:
                 candidates.append(file)

@@ -16,6 +16,7 @@ What SNS and EventBridge put into a queue is unwrapped: the message is the notif
 
 from __future__ import annotations
 
+import base64
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypedDict
@@ -88,8 +89,19 @@ def batch_of(event: dict[str, Any]) -> Batch:
     """The messages of an event of a queue, stream or bus.
 
     Raises:
-        MessageError: the event is of none of these services.
+        MessageError: the event is of none of these services, or not as they write it. Nothing of it was taken.
     """
+    try:
+        return _batch_of(event)
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        msg = (
+            f"An event with the keys {sorted(map(str, event))[:10]} is not as its service writes it "
+            f"({type(error).__name__}: {str(error)[:200]}). Nothing of it was taken; look at the source's settings."
+        )
+        raise MessageError(msg) from error
+
+
+def _batch_of(event: dict[str, Any]) -> Batch:
     if event.get("eventSource") in {"aws:kafka", "SelfManagedKafka"}:
         return Batch(tuple(_kafka(event)), partial=True, stream=True)
     if "detail-type" in event:
@@ -127,7 +139,7 @@ def _kinesis(event: dict[str, Any]) -> Iterator[Incoming]:
         stream = record.event_source_arn.partition("/consumer/")[0]
         shard = record.event_id.partition(":")[0]
         number = record.kinesis.sequence_number
-        yield Incoming(record.kinesis.data_as_bytes(), f"kinesis/{stream}/{shard}", number, int(number))
+        yield Incoming(_decoded(record.kinesis.data), f"kinesis/{stream}/{shard}", number, int(number))
 
 
 def _kafka(event: dict[str, Any]) -> Iterator[Incoming]:
@@ -135,10 +147,11 @@ def _kafka(event: dict[str, Any]) -> Iterator[Incoming]:
     # The order in which somebody listed the brokers says nothing.
     cluster = kafka.event_source_arn or ",".join(sorted(kafka.decoded_bootstrap_servers))
     for record in kafka.records:
-        body = record.decoded_value if record.get("value") is not None else None
-        item = _KafkaItem(partition=f"{record.topic}-{record.partition}", offset=record.offset)
+        body = _decoded(record["value"]) if record.get("value") is not None else None
+        offset = int(record.offset)
+        item = _KafkaItem(partition=f"{record.topic}-{record.partition}", offset=offset)
         source = f"kafka/{cluster}/{record.topic}/{record.partition}"
-        yield Incoming(body, source, item, record.offset)
+        yield Incoming(body, source, item, offset)
 
 
 def _sns(event: dict[str, Any]) -> Iterator[Incoming]:
@@ -152,6 +165,14 @@ def _sns(event: dict[str, Any]) -> Iterator[Incoming]:
 def _event_bridge(event: dict[str, Any]) -> Incoming:
     bus = EventBridgeEvent(event)
     return Incoming(json.dumps(bus.detail).encode(), f"eventbridge/{bus.source}/{bus.detail_type}", bus.get_id)
+
+
+def _decoded(text: str) -> bytes:
+    """The bytes of a payload; what is no base64 as it is, so that it becomes a dead letter and stops no other."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        return text.encode(errors="surrogatepass")
 
 
 def _unwrapped(text: str) -> tuple[bytes, str | None]:

@@ -449,3 +449,35 @@ def test_the_generator_sends_what_the_event_says(
     assert sum(sum(line["ProducedMessages"]) for line in lines) == 50
     soon = function.handler({"duration_s": 5}, Context(remaining_ms=5_000))
     assert (soon["sent"], soon["out_of_time"]) == (0, True)
+
+
+@pytest.mark.parametrize("service", [kinesis, lambda bodies: kafka({0: dict(bodies)})], ids=["kinesis", "kafka"])
+@pytest.mark.parametrize("data", ["%", "a", "é", "x" * 101])
+def test_a_payload_that_is_no_base64_is_a_dead_letter_and_stops_no_other(
+    function: Any, settings: Settings, service: Any, data: str
+) -> None:
+    event = service({0: text(1), 1: "bad", 2: text(3)})
+    if "Records" in event:
+        event["Records"][1]["kinesis"]["data"] = data
+    else:
+        event["records"]["k-0"][1]["value"] = data
+    assert call(function, event) == NOTHING_FAILED
+    assert column(settings, "t") == [1, 3]
+    assert column(settings, "t.dead_letters", "_body") == [data]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"Records": [{"eventSource": "aws:kinesis"}]},
+        {"Records": [{"eventSource": "aws:sqs", "body": None}]},
+        {"Records": [{"eventSource": "aws:sqs", "messageId": "1", "body": "{}", "messageAttributes": 5}]},
+        {"Records": [{"EventSource": "aws:sns", "Sns": {}}]},
+        {"Records": 5},
+        {"eventSource": "aws:kafka", "records": {"k-0": [{"topic": "k"}]}},
+        {"detail-type": "click"},
+    ],
+)
+def test_an_envelope_that_no_service_writes_is_named(function: Any, event: dict[str, Any]) -> None:
+    with pytest.raises(MessageError, match="not as its service writes it"):
+        call(function, event)

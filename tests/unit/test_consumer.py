@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import threading
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from brokerless.admin import create_topic, delete_topic
@@ -293,7 +295,7 @@ def test_one_failing_partition_does_not_cost_the_others_messages(store: FakeStor
     real = _Part.take
 
     def take(part: _Part, max_bytes: int) -> list[Any]:
-        if part.number == 1:  # the first in this turn
+        if part.number == 0:  # the first whose result is asked for
             raise StoreUnavailable("down")
         try:
             released.wait(0.2)  # a straggler; only a poll that does not wait for it can release it earlier
@@ -441,3 +443,44 @@ def test_close_ends_iteration(store: FakeStore, clock: FakeClock) -> None:
         if len(seen) == 3:
             clock.on_sleep = reader.close
     assert seen == [0, 1, 2]
+
+
+def add_object(store: FakeStore, table: pa.Table, name: str) -> None:
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer)
+    store.put(f"t/{name}", buffer.getvalue())
+    append(store, [Add(name, buffer.tell(), table.num_rows, 0)])
+
+
+def test_an_object_of_others_without_rows_does_not_end_a_poll(store: FakeStore) -> None:
+    send(store, 1)
+    add_object(store, pa.table({"n": pa.array([], pa.int64())}), "empty.parquet")
+    send(store, 2)
+    assert drain(consumer(store, batch_bytes=1)) == [1, 2]
+
+
+def test_objects_of_others_have_the_columns_of_the_topic(store: FakeStore) -> None:
+    add_object(store, pa.table({"more": [5, 6], "n": pa.array([1, 2], pa.int32())}), "other.parquet")
+    (batch,) = consumer(store).poll(0)
+    table = pa.table(batch.data)
+    assert table.column_names == ["n", "_produced_at"]
+    assert table["n"].type == pa.int64()
+    assert table.to_pylist() == [{"n": 1, "_produced_at": None}, {"n": 2, "_produced_at": None}]
+
+
+@pytest.mark.parametrize("column", [["1", "x"], [1.5, 2.5], [[1], [2]]])
+def test_an_object_of_others_with_another_type_is_named_and_the_rest_delivered(store: FakeStore, column: Any) -> None:
+    send(store, 1)
+    add_object(store, pa.table({"n": column}), "other.parquet")
+    send(store, 2)
+    reader = consumer(store, batch_bytes=1)
+    assert numbers(reader.poll(0)) == [1]
+    with pytest.raises(StoreError, match=r"t/other\.parquet has the column 'n' as"):
+        reader.poll(0)
+    reader.seek(Offset(3))
+    assert drain(reader) == [2]
+
+
+def test_an_object_of_others_may_be_large(store: FakeStore) -> None:
+    add_object(store, pa.table({"n": pa.array(range(5000), pa.int32())}), "other.parquet")
+    assert drain(consumer(store)) == list(range(5000))

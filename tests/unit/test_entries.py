@@ -9,14 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerless.entries import Add, Metadata, Protocol, build_entry, check_supported, metadata_of, parse_entry
+from brokerless.entries import (
+    Add,
+    Metadata,
+    Protocol,
+    build_entry,
+    check_supported,
+    is_inside,
+    metadata_of,
+    parse_entry,
+)
 from brokerless.errors import StoreError, UnsupportedTable
 
 SCHEMA = '{"type":"struct","fields":[]}'
 TEXT = st.text(min_size=1, max_size=20)
-PATHS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20).filter(
-    lambda p: "://" not in p and not p.startswith("/") and ".." not in p.split("/")
-)
+PATHS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20).filter(is_inside)
 ADDS = st.builds(
     Add,
     path=PATHS,
@@ -193,3 +200,45 @@ def test_metadata_from_a_checkpoint_may_have_maps_as_pairs() -> None:
     }
     assert metadata_of(row).deleted
     assert metadata_of({**row, "configuration": None}).first_version == 0
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        {"txn": {"appId": "a", "version": 2**63}},
+        {"add": {"path": "x", "size": -1, "dataChange": True}},
+        {"add": {"path": "x", "size": 1, "dataChange": True, "stats": '{"numRecords": -1}'}},
+        {"add": {"path": "x", "size": 1, "dataChange": True, "stats": '{"numRecords": "many"}'}},
+        {"protocol": {"minReaderVersion": -1, "minWriterVersion": 2}},
+        {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": [5]}},
+        {"metaData": {"id": "x", "schemaString": "{}", "partitionColumns": [5]}},
+        {"metaData": {"id": None, "schemaString": "{}"}},
+        {"metaData": {"id": "x", "schemaString": "{}", "configuration": {"brokerless.partitions": "x"}}},
+        {"metaData": {"id": "x", "schemaString": "{}", "configuration": {"brokerless.partitions": "1000000000"}}},
+        {"metaData": {"id": "x", "schemaString": "{}", "configuration": {"brokerless.partitions": ["1"]}}},
+        {"metaData": {"id": "x", "schemaString": "{}", "configuration": {"brokerless.firstVersion": "-5"}}},
+        {"metaData": {"id": "x", "schemaString": "{}", "configuration": {"a": None}}},
+    ],
+    ids=lambda action: json.dumps(action)[:70],
+)
+def test_values_that_no_delta_writer_writes_are_named_at_once(action: dict[str, Any]) -> None:
+    with pytest.raises(StoreError, match="Entry 3 of the log of s3://b/t cannot be read"):
+        parse_entry(3, json.dumps(action).encode(), table="s3://b/t")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"commitInfo": {"timestamp": 1e999}}',
+        b'{"txn": {"appId": "a", "version": Infinity}}',
+        b'{"add":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    ],
+    ids=["infinite time", "infinite txn", "deep"],
+)
+def test_json_that_python_reads_in_its_own_way_is_no_entry(body: bytes) -> None:
+    with pytest.raises(StoreError, match="Entry 3"):
+        parse_entry(3, body, table="s3://b/t")
+
+
+def test_a_commit_id_of_another_type_is_no_crash_later() -> None:
+    assert parse_entry(0, b'{"commitInfo": {"txnId": ["a"]}}', table="t").commit_id == "['a']"

@@ -11,7 +11,9 @@ import threading
 import zoneinfo
 from decimal import Decimal
 
+import pyarrow as pa
 import pytest
+from arro3.core import Table
 from arro3.io import read_parquet
 from hypothesis import given
 from hypothesis import strategies as st
@@ -331,3 +333,14 @@ def test_a_place_that_cannot_be_written_is_named(store, topic, tmp_path, suffix)
     (tmp_path / f"folder{suffix}").mkdir()
     with pytest.raises(ConfigError, match="Cannot write"):
         export_topic(topic, tmp_path / f"folder{suffix}", store=store, once=True)
+
+
+def test_a_value_that_python_has_no_type_for_stops_neither_json_nor_csv() -> None:
+    late = pa.table(
+        {"at": pa.array([2**62, 0], pa.timestamp("us", "UTC")), "day": pa.array([2**31 - 1, 0], pa.date32())}
+    )
+    table = Table.from_arrow(late)
+    first, second = map(json.loads, json_lines(table))
+    assert first["at"] == f"{2**62} microseconds since 1970-01-01"
+    assert second == {"at": "1970-01-01T00:00:00+00:00", "day": "1970-01-01"}
+    assert csv_lines(table)[1] == '"1970-01-01T00:00:00+00:00","1970-01-01"'

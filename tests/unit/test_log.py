@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from brokerless.entries import Add, build_entry, parse_entry
@@ -13,6 +17,7 @@ from brokerless.errors import (
     ConfigError,
     NotCommitted,
     OffsetOutOfRange,
+    StoreError,
     StoreUnavailable,
     TopicDeleted,
     TopicExists,
@@ -586,3 +591,45 @@ def test_a_rival_that_moves_another_txn_is_no_hindrance(log: DeltaLog) -> None:
     log.append([add("r")], {"other": 1})
     rival.append([add("g")], {"s": 2}, expect={"s": 7})
     assert paths(log) == ["f", "r", "g"]
+
+
+@pytest.mark.parametrize(
+    "hint",
+    ['{"version": 1e999}', '{"version": -3}', '{"version": 3.7}', '{"version": "1"}', "[]", "[" * 100_000, ""],
+    ids=["infinite", "negative", "fraction", "text", "list", "deep", "empty"],
+)
+def test_a_hint_that_is_none_is_as_good_as_no_hint(store: FakeStore, clock: FakeClock, hint: str) -> None:
+    log = DeltaLog(store, "t", clock=clock)
+    log.create(schema_string="{}", configuration={})
+    log.append([add("f")])
+    store.put("t/_delta_log/_last_checkpoint", hint.encode())
+    assert DeltaLog(store, "t", clock=clock).load().version == 1
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"txn": {"appId": "a", "version": None}},
+        {"txn": {"appId": None, "version": 1}},
+        {"add": {"path": None, "size": 1}},
+        {"remove": {"path": None}},
+        {"metaData": None, "txn": 5},
+        {"protocol": {"minReaderVersion": None, "minWriterVersion": 2}},
+    ],
+    ids=json.dumps,
+)
+def test_a_checkpoint_with_rows_that_are_none_is_named_at_once(
+    store: FakeStore, clock: FakeClock, row: dict[str, Any]
+) -> None:
+    log = DeltaLog(store, "t", clock=clock)
+    log.create(schema_string="{}", configuration={})
+    log.append([add("f")], {"a": 1})
+    version = write_checkpoint(log)
+    path = f"t/_delta_log/{version:020d}.checkpoint.parquet"
+    rows = pq.read_table(io.BytesIO(store.objects[path])).to_pylist()
+    kept = [found for found in rows if not any(found[kind] for kind in row)]
+    buffer = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist([*kept, row]), buffer)
+    store.put(path, buffer.getvalue())
+    with pytest.raises(StoreError, match="checkpoint 1"):
+        DeltaLog(store, "t", clock=clock).load(with_files=True)

@@ -61,3 +61,9 @@ def test_what_is_no_start_is_refused(text: str, because: str) -> None:
 def test_acknowledgement_knows_its_first_and_last_message() -> None:
     ack = Ack("t", 0, version=7, first_index=2, rows=3)
     assert (ack.first, ack.last) == (Offset(7, 2), Offset(7, 4))
+
+
+@pytest.mark.parametrize("text", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"])
+def test_a_start_that_utc_has_no_year_for_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="outside the years 1 to 9999"):
+        parse_start(text)

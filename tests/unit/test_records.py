@@ -211,3 +211,91 @@ def test_rows_as_json() -> None:
     assert (found["s"], found["x"], found["t"], found["n"], found["l"]) == ("é", "AP8=", "2026-01-02", "1.5000", 2**60)
     assert found["ts"] == "2026-03-29T01:30:00.000005+00:00"
     assert rows_of(table_of([{**found, "_produced_at": found["_produced_at"]}]))[0]["x"] == b"\x00\xff"
+
+
+class Unprintable:
+    """Whoever wants to show it fails."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def deep() -> list[Any]:
+    inner: list[Any] = []
+    for _ in range(100_000):
+        inner = [inner]
+    return inner
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        None,
+        5,
+        "text",
+        object(),
+        pa.array([1]),
+        {"n": 5},
+        {"n": "12"},
+        {"n": None},
+        [{"n": 10**5000}],
+        [{"n": Unprintable()}],
+        [{"n": deep()}],
+        pa.table({"n": pa.array([10**18], pa.int64()).cast(pa.timestamp("ms")).view(pa.date64())}).to_struct_array(),
+        pa.table({"n": pa.array([(1, 2, 3)], pa.month_day_nano_interval())}),
+    ],
+    ids=lambda messages: type(messages).__name__,
+)
+def test_what_is_neither_columns_nor_rows_is_a_named_error(messages: Any) -> None:
+    with pytest.raises((MessageError, SchemaError)) as caught:
+        records.to_table(messages, Schema.parse("n long"), topic="t", produced_at_us=0)
+    assert len(str(caught.value)) < 500
+
+
+def test_unknown_columns_of_any_type_are_named() -> None:
+    with pytest.raises(SchemaError, match="no column 'z', 1, None"):
+        records.to_table([{"n": 1, 1: 2, "z": 3, None: 4}], Schema.parse("n long"), topic="t", produced_at_us=0)
+
+
+def test_an_iterator_of_rows_is_taken_as_a_whole() -> None:
+    table = records.to_table(iter([{"n": 1}, {"n": 2}]), Schema.parse("n long"), topic="t", produced_at_us=0)  # type: ignore[arg-type]
+    assert table.column("n").to_pylist() == [1, 2]
+
+
+@pytest.mark.parametrize("broken", [b"\xff\xfe", b"\xed\xa0\x80", b"ok\xc3"])
+def test_arrow_text_that_is_no_utf8_is_refused_before_it_makes_an_object_unreadable(broken: bytes) -> None:
+    ends = pa.py_buffer(b"\0\0\0\0" + len(broken).to_bytes(4, "little"))
+    text = pa.Array.from_buffers(pa.string(), 1, [None, ends, pa.py_buffer(broken)])
+    with pytest.raises(SchemaError, match="do not fit string"):
+        records.to_table(pa.table({"s": text}), Schema.parse("s string"), topic="t", produced_at_us=0)
+
+
+@pytest.mark.parametrize("text", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"])
+def test_an_instant_that_no_reader_in_python_can_show_is_refused(text: str) -> None:
+    with pytest.raises(MessageError, match="Row 0: column 'at'"):
+        records.to_table([{"at": text}], Schema.parse("at timestamp"), topic="t", produced_at_us=0)
+
+
+def test_instants_and_days_of_others_outside_the_years_1_to_9999_are_shown_as_numbers() -> None:
+    found = pa.table(
+        {
+            "at": pa.array([2**62, None, 0], pa.timestamp("us", "UTC")),
+            "day": pa.array([2**31 - 1, None, 0], pa.date32()),
+        }
+    )
+    first, second, third = map(json.loads, records.rows_as_json(Table.from_arrow(found)))
+    assert first == {"at": f"{2**62} microseconds since 1970-01-01", "day": f"{2**31 - 1} days since 1970-01-01"}
+    assert second == {"at": None, "day": None}
+    assert third == {"at": "1970-01-01T00:00:00+00:00", "day": "1970-01-01"}
+
+
+@pytest.mark.parametrize("kind", ["decimal(x,y)", "decimal()", "decimal(99,99)", "decimal(5,6)", "decimal"])
+def test_a_decimal_that_is_none_is_refused(kind: str) -> None:
+    with pytest.raises(SchemaError, match="cannot be produced"):
+        records.arrow_type(kind)
+
+
+def test_a_column_may_be_an_array_that_cannot_be_iterated() -> None:
+    columns = {"at": records.constant(0, 2)}
+    table = records.to_table(columns, Schema.parse("at timestamp"), topic="t", produced_at_us=0)
+    assert table.num_rows == 2

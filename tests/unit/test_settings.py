@@ -72,7 +72,7 @@ def test_embedded_finds_the_running_server_and_needs_no_credentials(tmp_path: Pa
     assert settings.root == "s3://brokerless"
 
 
-@pytest.mark.parametrize("content", [None, "", "{}", "[1"])
+@pytest.mark.parametrize("content", [None, "", "{}", "[1", "[]", "5", "[" * 100_000])
 def test_embedded_without_a_server_says_how_to_start_one(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "server.json").write_text(content)
@@ -138,3 +138,21 @@ def test_secrets_are_not_shown() -> None:
 def test_a_child_process_gets_the_same_settings(environ: dict[str, str]) -> None:
     settings = load(environ)
     assert load(settings.to_environ()) == settings
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"A=\xff", "A=x".encode("utf-16")])
+def test_a_dotenv_that_is_no_text_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / ".env").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"\.env cannot be read"):
+        Settings.load(environ={}, dotenv=tmp_path / ".env")
+
+
+@pytest.mark.parametrize("root", ["s3://[::1", "http://\u2100:9", "S3://[x"])
+def test_a_root_that_is_no_url_is_refused_in_every_profile(root: str) -> None:
+    with pytest.raises(ConfigError, match="not a URL of an object store"):
+        load({"BROKERLESS_PROFILE": "aws", "BROKERLESS_ROOT": root})
+
+
+def test_a_dotenv_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_bytes(b"\xef\xbb\xbfBROKERLESS_ROOT=memory://x")
+    assert Settings.load(environ={}, dotenv=tmp_path / ".env").root == "memory://x"

@@ -88,3 +88,21 @@ def test_tables_and_partitions(topic: str, partition: int) -> None:
 def test_dead_letters() -> None:
     assert dead_letters("out") == "out.dead_letters"
     assert partition_table("t", 0) == "t"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "null",
+        "5",
+        "{}",
+        '{"fields":5}',
+        '{"fields":[5]}',
+        '{"fields":[{"name":"a"}]}',
+        '{"fields":[{"name":5,"type":"x"}]}',
+    ],
+)
+def test_text_that_is_no_delta_schema_is_named(text: str) -> None:
+    with pytest.raises(SchemaError, match="no schema of a Delta table"):
+        Schema.from_delta(text)

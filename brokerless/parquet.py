@@ -1,0 +1,127 @@
+"""A Parquet object's footer, checked before the decoder believes it.
+
+The decoder at hand panics on places and sizes below zero, and where its rows cross into Python a panic ends the
+process: one object of a kilobyte in a topic would end every reader of it, again at each start. What pages hold is the
+decoder's to check, and there are bytes on which it ends the process still (``docs/threat-model.md``).
+
+Sources: the Apache Parquet format (``parquet.thrift``, field numbers below) and Thrift's compact protocol.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+_MAGIC: Final = b"PAR1"
+_TAIL: Final = 8  # the footer's length and the magic
+_TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT, _UUID = range(1, 14)
+_SIZES: Final = {_DOUBLE: 8, _UUID: 16}
+_MAX_DEPTH: Final = 16  # FileMetaData is eight deep
+_VARINT_BITS: Final = 63
+
+_ROW_GROUPS: Final = 4  # of FileMetaData
+_COLUMNS, _NUM_ROWS = 1, 3  # of RowGroup
+_META: Final = 3  # of ColumnChunk
+_NUM_VALUES, _PACKED, _DATA, _DICTIONARY = 5, 7, 9, 11  # of ColumnMetaData
+
+
+def check_footer(data: bytes) -> None:
+    """Passes if the footer of a whole Parquet object points nowhere but into the object.
+
+    Raises:
+        ValueError: it does not, or cannot be read.
+    """
+    end = len(data) - _TAIL
+    begin = end - int.from_bytes(data[end : end + 4], "little") if end > 0 else -1
+    if begin < len(_MAGIC) or data[:4] != _MAGIC or data[-4:] != _MAGIC:
+        msg = "no whole Parquet object"
+        raise ValueError(msg)
+    try:
+        for group in _Compact(data, begin, end).struct().get(_ROW_GROUPS, []):
+            if group[_NUM_ROWS] < 0 or not all(_is_inside(column[_META], begin) for column in group[_COLUMNS]):
+                msg = "its footer points outside of it"
+                raise ValueError(msg)
+    except (IndexError, KeyError, TypeError, AttributeError):
+        msg = "its footer is damaged"
+        raise ValueError(msg) from None
+
+
+def _is_inside(column: dict[int, Any], end: int) -> bool:
+    start, size = column.get(_DICTIONARY, column[_DATA]), column[_PACKED]
+    return bool(min(start, size, column[_DATA], column[_NUM_VALUES]) >= 0 and start + size <= end)
+
+
+class _Compact:
+    """Structs as dictionaries by field number; what nobody asks for here (texts, doubles, maps) is None.
+
+    Args:
+        data: the object.
+        at: where to begin; then where the reader is.
+        end: of what it may read.
+    """
+
+    def __init__(self, data: bytes, at: int, end: int) -> None:
+        self._data, self.at, self._end = data, at, end
+
+    def struct(self, depth: int = 0) -> dict[int, Any]:
+        if depth > _MAX_DEPTH:
+            raise IndexError
+        fields: dict[int, Any] = {}
+        number = 0
+        while (header := self._byte()) != 0:
+            number = number + (header >> 4) if header >> 4 else self._zigzag()
+            kind = header & 15
+            # A boolean field is its own header; in a list it has a byte.
+            fields[number] = None if kind in (_TRUE, _FALSE) else self._value(kind, depth)
+        return fields
+
+    def _value(self, kind: int, depth: int) -> Any:
+        if kind in (_I16, _I32, _I64):
+            return self._zigzag()
+        if kind == _STRUCT:
+            return self.struct(depth + 1)
+        if kind in (_LIST, _SET):
+            header = self._byte()
+            count = self._varint() if header >> 4 == 15 else header >> 4
+            return [self._value(header & 15, depth + 1) for _ in range(count)]
+        if kind == _BINARY:
+            self._skip(self._varint())
+        elif kind in _SIZES:
+            self._skip(_SIZES[kind])
+        elif kind in (_TRUE, _FALSE, _BYTE):
+            self._skip(1)
+        elif kind == _MAP:
+            count = self._varint()
+            kinds = self._byte() if count else 0
+            for _ in range(count):
+                self._value(kinds >> 4, depth + 1)
+                self._value(kinds & 15, depth + 1)
+        else:
+            raise IndexError
+        return None
+
+    def _skip(self, length: int) -> None:
+        self.at += length
+        if self.at > self._end:
+            raise IndexError
+
+    def _byte(self) -> int:
+        if self.at >= self._end:
+            raise IndexError
+        byte = self._data[self.at]
+        self.at += 1
+        return byte
+
+    def _varint(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self._byte()
+            value |= (byte & 127) << shift
+            if byte < 128:
+                return value
+            shift += 7
+            if shift > _VARINT_BITS:
+                raise IndexError
+
+    def _zigzag(self) -> int:
+        value = self._varint()
+        return value >> 1 ^ -(value & 1)

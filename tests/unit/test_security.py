@@ -1,0 +1,502 @@
+"""What somebody hostile may write, name or send, and what it must not reach. ``docs/threat-model.md`` links here."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import csv
+import gzip
+import io
+import json
+import os
+import resource
+import stat
+import subprocess
+import sys
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from arro3.core import Table
+
+from brokerless import records, store
+from brokerless.admin import create_topic, list_topics
+from brokerless.bodies import BodyTooLarge, raw_body, table_of
+from brokerless.consumer import Consumer
+from brokerless.entries import Add, is_inside
+from brokerless.errors import BrokerlessError, ConfigError, MessageError, StoreError, UnsupportedTable
+from brokerless.export import csv_header, csv_lines, export_topic, json_lines
+from brokerless.local.embedded import guarded
+from brokerless.local.processes import prepare
+from brokerless.log import DeltaLog
+from brokerless.maintenance import Maintainer
+from brokerless.parquet import check_footer
+from brokerless.producer import Producer
+from brokerless.rows import RowReader
+from brokerless.settings import Settings, check_root
+from brokerless.store import open_store
+from brokerless.topics import Schema, check_name, is_table, split_table
+from brokerless.verify.footer import row_count
+from brokerless.verify.table import verify_table
+from tests.support.fakes import FakeClock, FakeStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CANARY = "canary-7f3a9"
+SCHEMA = Schema.parse("m string, n long")
+OUTSIDE = ["../other/a.parquet", "x/../../other/a.parquet", "%2e%2e/other/a.parquet", "/etc/passwd",
+           "s3://elsewhere/a.parquet", "file:///etc/passwd", "./a.parquet", "a//b.parquet", "a\0b.parquet"]  # fmt: skip
+MIB = 2**20
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def fake(clock: FakeClock) -> FakeStore:
+    return FakeStore(clock)
+
+
+def entry(*actions: dict[str, Any]) -> bytes:
+    return "".join(json.dumps(action) + "\n" for action in actions).encode()
+
+
+def add(path: str) -> dict[str, Any]:
+    return {"add": {"path": path, "size": 1, "modificationTime": 1, "dataChange": True, "partitionValues": {}}}
+
+
+# Names
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["..", "../t", "t/../u", "%2e%2e", "t%2fu", "t\0", "t\x07", "t\u202e", "\u0442opic", "t\uff0e1", "t.\u0661", "t.1",
+     "_delta_log", "t/_delta_log", "_brokerless", "x" * 201, "t\\u", " t", "t ", "t:u"],
+)  # fmt: skip
+def test_hostile_names_are_neither_topics_nor_tables(name: str) -> None:
+    with pytest.raises(ConfigError, match="cannot be a topic's name"):
+        check_name(name)
+    assert is_table(name) == (name == "t.1")
+
+
+@pytest.mark.parametrize("name", ["t.²", "t.٣", "t.01", "t.0", "t." + "9" * 5000, "t.-1", ".1"])
+def test_only_partitions_as_they_are_written_are_partitions(name: str) -> None:
+    assert split_table(name) == (name, 0)
+
+
+def test_hostile_folders_hide_no_topic(fake: FakeStore, clock: FakeClock) -> None:
+    create_topic(fake, "good", SCHEMA, clock=clock)
+    for folder in ("t.²", "%2e%2e", "good.01", "x" * 300, "a b"):
+        fake.put(f"{folder}/_delta_log/{0:020d}.json", b"{}")
+    assert [topic.name for topic in list_topics(fake, clock=clock)] == ["good"]
+
+
+def test_maintenance_passes_over_folders_that_no_topic_can_have(fake: FakeStore, clock: FakeClock) -> None:
+    """delta-rs would read ``%2e%2e`` as the folder above, and write its checkpoint there."""
+    create_topic(fake, "good", SCHEMA, clock=clock)
+    log = fake.objects[f"good/_delta_log/{0:020d}.json"]
+    fake.put(f"%2e%2e/_delta_log/{0:020d}.json", log)
+    maintainer = Maintainer(settings=None, store=fake, checkpoint_every=1, clock=clock)
+    assert [report.table for report in maintainer.run_once()] == ["good"]
+
+
+@pytest.mark.parametrize(
+    "root", ["s3://b/%2e%2e/x", "s3://b/a\\..\\x", "s3://b\n/x", "s3://b/a\0", "file://etc/passwd"]
+)
+def test_roots_that_clients_read_differently_are_refused(root: str) -> None:
+    with pytest.raises(ConfigError):
+        check_root(root)
+
+
+# Paths in log entries
+
+
+@pytest.mark.parametrize("path", OUTSIDE)
+def test_a_reader_refuses_an_entry_that_points_out_of_its_table(fake: FakeStore, clock: FakeClock, path: str) -> None:
+    create_topic(fake, "t", SCHEMA, clock=clock)
+    fake.put(f"t/_delta_log/{1:020d}.json", entry(add(path)))
+    fake.requests.clear()
+    asked: list[str] = []
+    fake.on_get = asked.append
+    with pytest.raises(UnsupportedTable), Consumer("t", start="beginning", store=fake, clock=clock) as consumer:
+        consumer.poll(0)
+    assert all(name.startswith("t/_delta_log/") for name in asked)
+
+
+def test_maintenance_deletes_nothing_outside_of_the_table(fake: FakeStore, clock: FakeClock) -> None:
+    """Whatever a log says was removed: only objects that were listed below the table are ever deleted."""
+    for name in ("t", "other", "t.1"):
+        if name != "t.1":
+            create_topic(fake, name, SCHEMA, clock=clock)
+        fake.put(f"{name}/a.parquet", b"x")
+    removes = [{"remove": {"path": path, "deletionTimestamp": 1, "dataChange": True}} for path in OUTSIDE]
+    fake.put(f"t/_delta_log/{1:020d}.json", entry({"commitInfo": {"timestamp": 1}}, *removes))
+    fake.put("t/orphan.parquet", b"x")
+    clock.advance(7200)
+    deleted: list[str] = []
+    real = fake.delete
+    fake.delete = lambda paths: (deleted.extend(paths), real(paths))[1]  # type: ignore[method-assign]
+    Maintainer(["t"], store=fake, unsafe_no_minimum=True, grace_s=60, log_retention_s=60, clock=clock).run_once()
+    assert "t/orphan.parquet" in deleted
+    assert all(path.startswith("t/") and ".." not in path for path in deleted)
+
+
+def test_maintenance_leaves_a_table_with_such_an_add_alone_and_goes_on(fake: FakeStore, clock: FakeClock) -> None:
+    for name in ("t", "u"):
+        create_topic(fake, name, SCHEMA, clock=clock)
+        fake.put(f"{name}/orphan.parquet", b"x")
+    fake.put(f"t/_delta_log/{1:020d}.json", entry(add("../other/a.parquet")))
+    clock.advance(2 * 86400)
+    bad, good = Maintainer(["t", "u"], store=fake, clock=clock).run_once()
+    assert bad.objects_removed == 0
+    assert "outside of itself" in " ".join(bad.skipped)
+    assert good.objects_removed == 1
+
+
+def test_verify_looks_at_nothing_outside_and_says_so(fake: FakeStore, clock: FakeClock) -> None:
+    create_topic(fake, "t", SCHEMA, clock=clock)
+    paths = ["../other/a.parquet", "/etc/passwd", "s3://elsewhere/a.parquet", "a\u0000b"]
+    fake.put(f"t/_delta_log/{1:020d}.json", entry(*map(add, paths)))
+    asked: list[str] = []
+    fake.on_get = asked.append
+    exists = fake.exists
+    fake.exists = lambda path: (asked.append(path), exists(path))[1]  # type: ignore[method-assign]
+    report = verify_table(fake, "t", full=True, clock=clock)
+    assert any("4 files outside" in note for note in report.notes)
+    assert all(path.startswith("t/_delta_log/") for path in asked)
+
+
+@pytest.mark.parametrize("path", ["..a.parquet", "a..b/c.parquet", "...", ".hidden", "x=1%2F/a.parquet"])
+def test_odd_paths_inside_are_inside(path: str) -> None:
+    assert is_inside(path)
+
+
+@pytest.mark.parametrize(
+    "key", ["../secret.txt", "t/../../secret.txt", "t/%2e%2e/%2e%2e/secret.txt", "t/..%2fsecret.txt"]
+)
+def test_a_local_root_keeps_keys_inside(tmp_path: Path, key: str) -> None:
+    (tmp_path / "secret.txt").write_text("untouched")
+    local = open_store(Settings("embedded", f"file://{tmp_path}/root"))
+    for attack in (lambda: local.get(key), lambda: local.put(key, b"overwritten"), lambda: local.delete([key])):
+        try:
+            assert attack() != b"untouched"
+        except (StoreError, FileNotFoundError):
+            continue
+    assert (tmp_path / "secret.txt").read_text() == "untouched"
+
+
+# Credentials
+
+
+@pytest.mark.parametrize(
+    "root",
+    [f"https://key:{CANARY}@host/x", f"s3://key:{CANARY}@b/x?y", f"s3://key:{CANARY}@[::1", f"s3://b/p?sig={CANARY}",
+     f"abfss://c:{CANARY}@account/x", f"az://c/x#{CANARY}"],
+)  # fmt: skip
+def test_a_refused_root_does_not_show_its_credentials(root: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_root(root)
+    assert CANARY not in str(caught.value)
+
+
+@pytest.mark.parametrize("endpoint", [f"http://key:{CANARY}@h:9000", f"key:{CANARY}@h"])
+def test_an_endpoint_with_credentials_is_refused_without_showing_them(endpoint: str) -> None:
+    with pytest.raises(ConfigError, match="holds credentials") as caught:
+        Settings("minio", "s3://b", endpoint=endpoint)
+    assert CANARY not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [f"AWS_SECRET_ACCESS_KEY {CANARY}".encode(), b"A=\xff" + CANARY.encode()])
+def test_a_broken_dotenv_is_named_without_its_content(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / ".env").write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        Settings.load(environ={}, dotenv=tmp_path / ".env")
+    assert CANARY not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_the_servers_folder_is_its_owners_only(tmp_path: Path) -> None:
+    assert stat.S_IMODE(prepare(tmp_path / "a" / "b").stat().st_mode) == 0o700
+
+
+# The embedded server and web pages
+
+
+def answer(headers: list[tuple[bytes, bytes]]) -> list[Any]:
+    sent: list[Any] = []
+
+    async def inner(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200})
+
+    async def receive() -> Any:
+        return {"type": "http.request"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(guarded(inner)({"type": "http", "headers": headers}, receive, send))
+    return sent
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ([(b"host", b"127.0.0.1:9000")], 200),
+        ([(b"host", b"localhost:9000")], 200),
+        ([(b"host", b"127.0.0.1:9000"), (b"origin", b"https://evil.example")], 403),
+        ([(b"host", b"127.0.0.1:9000"), (b"origin", b"null")], 403),
+        ([(b"host", b"127.0.0.1:9000"), (b"Sec-Fetch-Site", b"cross-site")], 403),
+        ([(b"host", b"rebound.evil.example:9000")], 403),
+        ([], 403),
+    ],
+)
+def test_the_embedded_server_serves_no_web_pages(headers: list[tuple[bytes, bytes]], status: int) -> None:
+    assert answer(headers)[0]["status"] == status
+
+
+# Files
+
+
+@pytest.fixture
+def topic(fake: FakeStore, clock: FakeClock) -> str:
+    create_topic(fake, "t", SCHEMA, clock=clock)
+    with Producer("t", store=fake, clock=clock) as producer:
+        producer.send([{"m": "=1+1", "n": -1}])
+    return "t"
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out.jsonl", "out.parquet"])
+def test_export_does_not_write_through_a_symbolic_link(
+    fake: FakeStore, clock: FakeClock, topic: str, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "victim").write_text("untouched")
+    (tmp_path / name).symlink_to(tmp_path / "victim")
+    with pytest.raises(ConfigError, match="symbolic link"):
+        export_topic(topic, tmp_path / name, store=fake, once=True, clock=clock)
+    assert (tmp_path / "victim").read_text() == "untouched"
+
+
+def test_export_does_not_write_through_a_link_at_its_partial_file(
+    fake: FakeStore, clock: FakeClock, topic: str, tmp_path: Path
+) -> None:
+    (tmp_path / "victim").write_text("untouched")
+    (tmp_path / ".out.parquet.partial").symlink_to(tmp_path / "victim")
+    export_topic(topic, tmp_path / "out.parquet", store=fake, once=True, clock=clock)
+    assert (tmp_path / "victim").read_text() == "untouched"
+    assert pq.read_table(tmp_path / "out.parquet").num_rows == 1
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out.jsonl", "out.parquet"])
+def test_export_keeps_the_permissions_of_the_file_that_it_replaces(
+    fake: FakeStore, clock: FakeClock, topic: str, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / name).touch(mode=0o600)
+    export_topic(topic, tmp_path / name, store=fake, once=True, clock=clock)
+    assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+    before = os.umask(0o077)
+    try:
+        export_topic(topic, tmp_path / f"new-{name}", store=fake, once=True, clock=clock)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / f"new-{name}").stat().st_mode) == 0o600
+
+
+FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "\uff1d1+1", "\uff0b1", "\uff0d1", "\uff20a"]
+
+
+@pytest.mark.parametrize("text", FORMULAS)
+def test_a_text_that_is_a_formula_is_defused_in_csv_only(text: str) -> None:
+    table = Table.from_pydict({"m": pa.array([text])})
+    [line] = csv_lines(table)
+    assert next(csv.reader(io.StringIO(line, newline=""))) == ["'" + text]
+    assert json.loads(json_lines(table)[0]) == {"m": text}
+
+
+def test_a_column_that_is_called_like_a_formula_is_defused() -> None:
+    """Tables of other writers may have any name."""
+    assert csv_header(["=cmd|'/c calc'!A1", "n"]) == '''"'=cmd|'/c calc'!A1","n"'''
+
+
+def test_raw_leaves_texts_and_numbers_as_they_are(
+    fake: FakeStore, clock: FakeClock, topic: str, tmp_path: Path
+) -> None:
+    for raw, text in ((False, "'=1+1"), (True, "=1+1")):
+        export_topic(topic, tmp_path / "out.csv", store=fake, once=True, raw=raw, clock=clock)
+        with (tmp_path / "out.csv").open(newline="") as file:
+            [row] = csv.DictReader(file)
+        assert (row["m"], row["n"]) == (text, "-1")
+
+
+# Sizes
+
+
+def limited(code: str, *, mib: int, data: bytes = b"") -> tuple[str, int]:
+    """What the code prints in a process whose address space is limited, and the peak of its memory in MiB."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        input=data,
+        capture_output=True,
+        timeout=110,
+        check=False,
+        env={"PATH": os.environ["PATH"], "RUST_BACKTRACE": "0", "MALLOC_ARENA_MAX": "2"},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (mib * MIB, mib * MIB)),
+    )
+    assert done.returncode == 0, done.stderr.decode()[-2000:]
+    printed, _, peak = done.stdout.decode().strip().rpartition("\n")
+    return printed, int(peak) // 1024
+
+
+# Not getrusage: its maximum survives exec, so it begins with the memory of the pytest that forked.
+PEAK = "\nprint(); print(next(x.split()[1] for x in open('/proc/self/status') if x.startswith('VmHWM')))"
+
+
+def bomb(rows: int, value: str) -> bytes:
+    """Parquet that holds one value many times."""
+    indices = pa.Array.from_buffers(pa.int8(), rows, [None, pa.py_buffer(bytes(rows))])
+    column = pa.DictionaryArray.from_arrays(indices, pa.array([value]))
+    buffer = io.BytesIO()
+    pq.write_table(pa.table({"m": column}), buffer, store_schema=False)
+    return buffer.getvalue()
+
+
+def test_parquet_that_unpacks_without_end_is_refused_in_bounded_memory() -> None:
+    data = bomb(3_000_000, "x" * 100)  # 300 MB from a few kilobytes
+    assert len(data) < MIB
+    code = """
+        import sys
+        from brokerless import records
+        from brokerless.errors import StoreError
+        records.MAX_DECODED_BYTES = 64 * 2**20
+        try:
+            records.decode(sys.stdin.buffer.read())
+        except StoreError as error:
+            print(error)
+    """
+    printed, peak = limited(textwrap.dedent(code) + PEAK, mib=1500, data=data)
+    assert "unpack to more than 67108864 bytes" in printed
+    assert peak < 250
+
+
+def test_an_object_that_is_too_large_is_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    local = open_store(Settings("embedded", f"file://{tmp_path}"))
+    local.put("t/a.parquet", b"12345")
+    monkeypatch.setattr(store, "MAX_OBJECT_BYTES", 4)
+    with pytest.raises(StoreError, match="has 5 bytes; objects of up to 4"):
+        local.get("t/a.parquet")
+
+
+def zigzag(value: int) -> bytes:
+    rest = (value << 1) ^ (value >> 63)
+    out = bytearray()
+    while True:
+        out.append(rest & 127 | (128 if rest > 127 else 0))
+        rest >>= 7
+        if not rest:
+            return bytes(out)
+
+
+def footer_with(*, start: int, size: int, rows: int = 1) -> bytes:
+    """An object with one column chunk that is said to be there."""
+    # FileMetaData: 1 version, 2 schema, 3 num_rows, 4 row_groups; the numbers are those of parquet.thrift.
+    root = b"\x48\x01r\x15\x02\x00"  # name, num_children
+    leaf = b"\x15\x04\x25\x02\x18\x01a\x00"  # type INT64, repetition OPTIONAL, name
+    meta = b"\x15\x04\x19\x15\x00\x19\x18\x01a\x15\x00\x16" + zigzag(rows)
+    meta += b"\x16" + zigzag(0) + b"\x16" + zigzag(size) + b"\x26" + zigzag(start) + b"\x00"
+    chunk = b"\x26\x00\x1c" + meta + b"\x00"
+    group = b"\x19\x1c" + chunk + b"\x16\x00\x16" + zigzag(rows) + b"\x00"
+    footer = b"\x15\x02\x19\x2c" + root + leaf + b"\x16" + zigzag(rows) + b"\x19\x1c" + group + b"\x00"
+    return b"PAR1" + bytes(16) + footer + len(footer).to_bytes(4, "little") + b"PAR1"
+
+
+@pytest.mark.parametrize(
+    ("start", "size", "rows"),
+    [(4, -1, 1), (-1, 4, 1), (4, 2**40, 1), (2**62, 2**62, 1), (4, 2**31, 2**31), (4, 8, -1), (10**6, 4, 1)],
+)
+def test_a_footer_that_points_outside_is_an_error_and_not_the_end_of_the_process(
+    start: int, size: int, rows: int
+) -> None:
+    """A size below zero made the decoder abort."""
+    check_footer(footer_with(start=4, size=16))
+    data = footer_with(start=start, size=size, rows=rows)
+    code = """
+        import sys
+        from brokerless import records
+        from brokerless.errors import StoreError
+        try:
+            records.decode(sys.stdin.buffer.read())
+        except StoreError as error:
+            print(error)
+    """
+    printed, peak = limited(textwrap.dedent(code) + PEAK, mib=1500, data=data)
+    assert "points outside" in printed
+    assert peak < 150
+
+
+@pytest.mark.parametrize(
+    "data", [b"PAR1" + b"\xff" * 200_000, b"PAR1" + b"\x15" + b"\x80" * 200_000, b"PAR1" + b"\x1c" * 9999]
+)
+def test_footers_without_an_end_end(data: bytes) -> None:
+    whole = data + (len(data) - 4).to_bytes(4, "little") + b"PAR1"
+    for read in (check_footer, row_count):
+        with pytest.raises(ValueError, match="footer is damaged"):
+            read(whole)
+
+
+def test_a_gzip_bomb_is_refused_in_bounded_memory() -> None:
+    data = base64.b64encode(gzip.compress(bytes(200 * MIB), 9))  # 200 kB
+    code = """
+        import sys
+        from brokerless.bodies import BodyTooLarge, raw_body
+        try:
+            raw_body(sys.stdin.read(), base64_encoded=True, encoding="gzip", max_bytes=6 * 2**20)
+        except BodyTooLarge as error:
+            print(error)
+    """
+    printed, peak = limited(textwrap.dedent(code) + PEAK, mib=1000, data=data)
+    assert "more than 6291456 bytes" in printed
+    assert peak < 100
+
+
+def test_gzip_in_gzip_is_unpacked_once() -> None:
+    inner = gzip.compress(b"{}")
+    body = base64.b64encode(gzip.compress(inner)).decode()
+    assert raw_body(body, base64_encoded=True, encoding="gzip", max_bytes=1000) == inner
+    with pytest.raises(BodyTooLarge):
+        raw_body(body, base64_encoded=True, encoding="gzip", max_bytes=10)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["[" * 100_000, '{"m":' * 100_000, "9" * 5_000, "-" + "9" * 5_000, "1e999999999", "1" + "0" * 400 + ".0", "NaN"],
+)
+def test_json_of_any_depth_and_size_is_a_message_error(value: str) -> None:
+    reader = RowReader("t", SCHEMA)
+    with pytest.raises(MessageError) as caught:
+        table_of(f'{{"m": "", "n": {value}}}'.encode(), content_type="application/json", reader=reader)
+    assert len(str(caught.value)) < 500
+
+
+def test_a_number_of_any_size_in_a_decimal_column_is_a_message_error() -> None:
+    reader = RowReader("t", Schema.parse("d decimal(10,2)"))
+    with pytest.raises(MessageError):
+        table_of(b'{"d": "1e999999999"}', content_type="application/json", reader=reader)
+
+
+def test_an_entry_of_any_depth_is_a_named_error(fake: FakeStore, clock: FakeClock) -> None:
+    create_topic(fake, "t", SCHEMA, clock=clock)
+    fake.put(f"t/_delta_log/{1:020d}.json", b'{"add":' + b"[" * 100_000)
+    with pytest.raises(BrokerlessError):
+        list(DeltaLog(fake, "t", clock=clock).read_from(0))
+
+
+def test_what_is_written_by_the_kit_passes(fake: FakeStore) -> None:
+    table = Table.from_pydict({"m": pa.array(["a", None] * 5000)})
+    data = records.encode(table)
+    check_footer(data)
+    assert records.decode(data).num_rows == 10_000
+    assert Add("a.parquet", len(data), 10_000, 1).path == "a.parquet"
