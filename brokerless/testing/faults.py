@@ -212,6 +212,7 @@ class Gate:
     def __init__(self) -> None:
         self._reached = threading.Event()
         self._open = threading.Event()
+        self._dropped = False
 
     def wait_reached(self, timeout_s: float = 30.0) -> bool:
         """Waits for a request to come to the gate; False if none did in time."""
@@ -221,17 +222,27 @@ class Gate:
         """Lets pass what waits, and all that comes later."""
         self._open.set()
 
-    def enter(self) -> None:
-        """Marks the gate as reached and waits for it to be opened."""
+    def drop(self) -> None:
+        """Breaks the connections of what waits, and of all that comes later: nothing of it gets any further."""
+        self._dropped = True
+        self._open.set()
+
+    def enter(self) -> bool:
+        """Marks the gate as reached and waits until it is open; whether it may be passed then."""
         self._reached.set()
         self._open.wait()
+        return not self._dropped
 
 
 @dataclass(frozen=True, slots=True)
 class Held(Fault):
-    """The request waits at a gate until the test opens it, and then takes its usual way. In-process only."""
+    """The request waits at a gate until the test opens it, and then takes its usual way. In-process only.
+
+    If ``applied``, the server gets the request at once, and its answer is what waits; one that refuses it passes.
+    """
 
     gate: Gate = field(compare=False, default_factory=Gate)
+    applied: bool = False
 
 
 KINDS: Final[Mapping[str, type[Fault]]] = {

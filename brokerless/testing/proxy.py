@@ -288,23 +288,36 @@ class _Connection:
     def _delay(self, head: Head, body: Iterable[bytes], request: Request, shot: Shot) -> bool:
         """Faults that change when something happens, or when it is said to have happened."""
         fault = shot.fault
-        if isinstance(fault, Held):
-            self._injector.record(request, shot, applied=None, upstream=None)
-            fault.gate.enter()
-        elif isinstance(fault, Latency) and fault.where == "request":
+        is_late = isinstance(fault, Held | Latency) and not _waits_with_answer(fault)
+        if is_late:
             self._injector.record(request, shot, applied=None, upstream=None)
             # The body is taken off the client at once, as a network does: it may be gone when the wait is over.
-            head, whole = self._with_whole_body(head)
-            body = [whole]
-            self._proxy.pause(_delay_s(fault, shot.draw))
+            if not isinstance(body, list):  # that of a deletion has been
+                head, whole = self._with_whole_body(head)
+                body = [whole]
+            self._wait(shot)
         answer = self._ask(head, body, request)
-        if isinstance(fault, Latency) and fault.where == "answer":
+        if isinstance(fault, Held) and fault.applied and not 200 <= answer.status < 300:
+            self._injector.give_back(shot)
+        elif isinstance(fault, Held | Latency) and not is_late:
             self._record(request, shot, answer)
-            self._proxy.pause(_delay_s(fault, shot.draw))
+            self._wait(shot)
         elif isinstance(fault, ClockSkew):
             self._record(request, shot, answer)
             answer = answer.replacing(b"Date", self._skewed(answer, fault.seconds))
         return self._pass_on(head, request, answer)
+
+    def _wait(self, shot: Shot) -> None:
+        """Waits as long as the fault says.
+
+        Raises:
+            ConnectionResetError: the gate was dropped.
+        """
+        if isinstance(shot.fault, Latency):
+            self._proxy.pause(_delay_s(shot.fault, shot.draw))
+        elif isinstance(shot.fault, Held) and not shot.fault.gate.enter():
+            msg = "The test dropped what waited at the gate."
+            raise ConnectionResetError(msg)
 
     def _damage(self, head: Head, body: Iterable[bytes], request: Request, shot: Shot) -> bool:
         """Faults that change an answer's body. Without a body worth changing they are given back."""
@@ -568,6 +581,10 @@ def _keys_of(body: bytes) -> tuple[str, ...]:
     """The keys in the body of a deletion of many objects."""
     found = re.findall(r"<Key>(.*?)</Key>", body.decode("utf-8", "replace"), re.DOTALL)
     return tuple(html.unescape(key) for key in found)
+
+
+def _waits_with_answer(fault: Held | Latency) -> bool:
+    return fault.applied if isinstance(fault, Held) else fault.where == "answer"
 
 
 def _delay_s(fault: Latency, draw: float) -> float:

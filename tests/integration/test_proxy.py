@@ -259,6 +259,49 @@ def test_a_held_request_waits_for_the_test(plain: Plain) -> None:
     assert plain.stored("a") == BODY
 
 
+def test_a_held_answer_waits_after_the_server_has_applied_the_request(plain: Plain) -> None:
+    gate = Gate()
+    plain.proxy.add(Rule(Held(gate, applied=True), op="PUT"))
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(plain, "PUT", "a", BODY)
+        assert gate.wait_reached(WAIT_S)
+        assert plain.stored("a") == BODY
+        assert not answer.done()
+        gate.open()
+        assert answer.result(WAIT_S)[0] == 200
+
+
+def test_a_refusal_is_not_held_as_applied(plain: Plain) -> None:
+    gate = Gate()
+    plain.proxy.add(Rule(Held(gate, applied=True), op="GET"))
+    assert plain("GET", "absent")[0] == 404
+    assert not gate.wait_reached(0)
+    assert plain.proxy.pending()
+
+
+@pytest.mark.parametrize(("applied", "stored"), [(False, None), (True, BODY)])
+def test_what_is_dropped_at_the_gate_gets_no_further(plain: Plain, applied: bool, stored: bytes | None) -> None:
+    gate = Gate()
+    plain.proxy.add(Rule(Held(gate, applied=applied), op="PUT"))
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(plain, "PUT", "a", BODY)
+        assert gate.wait_reached(WAIT_S)
+        gate.drop()
+        with pytest.raises(http.client.RemoteDisconnected):
+            answer.result(WAIT_S)
+    assert plain.stored("a") == stored
+
+
+def test_a_late_deletion_of_many_reaches_the_server(plain: Plain) -> None:
+    plain("PUT", "a", BODY)
+    plain.proxy.add(Rule(Latency(0.01), op="DELETE"))
+    whole, (bucket, _, folder) = plain.bucket, plain.bucket.partition("/")
+    plain.bucket = bucket
+    assert plain("POST", "?delete", f"<Delete><Object><Key>{folder}/a</Key></Object></Delete>".encode())[0] == 200
+    plain.bucket = whole
+    assert plain.stored("a") is None
+
+
 def test_a_truncated_body_is_shorter_than_it_says(plain: Plain) -> None:
     plain("PUT", "a", BODY)
     plain.proxy.add(Rule(Truncated(0.25), op="GET"))

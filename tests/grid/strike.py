@@ -1,0 +1,177 @@
+"""Plays one cell: brings the request of its step to a halt, does the harm, and shows that it was done."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING, Final
+
+from brokerless.testing import Gate, Held, LostAnswer, Reset, Rule, Script, StaleAbsence
+from tests.grid.cells import REQUEST_FAULTS
+from tests.grid.world import GridError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.grid.cells import Cell
+    from tests.grid.world import Incarnation, World
+
+FENCED: Final = {"producer": "ProducerFenced", "pipeline": "PipelineFenced"}
+_BELOW: Final = {"worker": "pyspark.worker", "planner": "python_streaming_source_runner"}
+"""What the command of these processes below the pipeline's driver says."""
+
+
+def strike(world: World, cell: Cell) -> None:
+    """Plays the cell and waits until every role makes progress again.
+
+    Raises:
+        GridError: nothing was struck, the harm was not what it should be, or somebody did not recover from it.
+    """
+    victim = _victim(world, cell)
+    if cell.fault in REQUEST_FAULTS:
+        _strike_request(world, cell, victim)
+    else:
+        gate = Gate()
+        applied = cell.side == "after"
+        victim.proxy.add(Rule(Held(gate, applied=applied), op=cell.step.op, key=cell.step.key))
+        try:
+            world.wait(f"a request for {cell}", lambda: gate.wait_reached(0), within_s=world.plan.moment_s)
+            _PLAYS[cell.role if cell.role in _PLAYS else cell.fault](world, cell, victim, gate)
+        finally:
+            gate.drop()
+    world.settle()
+
+
+def rules_of(cell: Cell) -> list[Rule]:
+    """What the proxy is told, for a fault of a request. The first rule strikes the cell's own step."""
+    fault, step = REQUEST_FAULTS[cell.fault][cell.side], cell.step
+    if isinstance(fault, StaleAbsence):
+        # Who is not told that an entry was written looks for it, and does not find it.
+        return [Rule(LostAnswer(), op=step.op, key=step.key), Rule(fault, op="GET", key=step.key)]
+    return [Rule(fault, op=step.op, key=step.key)]
+
+
+def _victim(world: World, cell: Cell) -> Incarnation:
+    role = cell.step.by or ("pipeline" if cell.needs_spark else cell.role)
+    if not cell.step.at_start:
+        return world.current[role]
+    before = world.current[role]
+    before.kill()
+    victim = world.start(role)
+    world.forget(before)
+    return victim
+
+
+def _strike_request(world: World, cell: Cell, victim: Incarnation) -> None:
+    rules = rules_of(cell)
+    proxy = victim.proxy
+    seen = len(proxy.log())
+
+    def is_struck() -> bool:
+        nonlocal seen
+        lines = [line for line in proxy.log()[seen:] if line.fault == rules[0].fault]
+        if lines and cell.side == "after" and not any(line.applied for line in lines):
+            # The server had refused what was struck: a rival was faster, or nothing is there yet.
+            seen = len(proxy.log())
+            proxy.play(Script(rules))
+            return False
+        return bool(lines) and not proxy.pending()
+
+    proxy.play(Script(rules))
+    world.wait(f"a request for {cell}", is_struck, within_s=world.plan.moment_s)
+    proxy.clear()
+    world.counts["faults of requests"] += 1
+
+
+def _kill(world: World, cell: Cell, victim: Incarnation, gate: Gate) -> None:
+    victim.kill()
+    if victim.process.returncode != -signal.SIGKILL:
+        msg = f"{victim} was not killed, but ended with {victim.process.returncode}: {victim.error()}"
+        raise GridError(msg)
+    world.counts["kills"] += 1
+    if cell.side != "late":
+        gate.drop()
+    successor = world.start(victim.role)
+    if cell.side == "late":
+        world.wait_progress(successor)
+        gate.open()
+    world.forget(victim)
+
+
+def _pause(world: World, cell: Cell, victim: Incarnation, gate: Gate) -> None:
+    victim.signal(signal.SIGSTOP)
+    gate.open()
+    world.clock.sleep(world.plan.pause_s)
+    victim.signal(signal.SIGCONT)
+    world.counts["pauses"] += 1
+
+
+def _zombie(world: World, cell: Cell, victim: Incarnation, gate: Gate) -> None:
+    victim.signal(signal.SIGSTOP)
+    world.wait_progress(world.start(victim.role))
+    gate.open()
+    turns = victim.turns
+    victim.signal(signal.SIGCONT)
+    # What it had committed before its successor came it may still be told: one turn.
+    world.wait(f"the end of {victim}", lambda: not victim.is_running or victim.turns > turns + 1)
+    if victim.is_running:
+        msg = f"{victim} works on beside its successor"
+        raise GridError(msg)
+    if not victim.error().startswith(FENCED[victim.role]):
+        msg = f"{victim} woke up after its successor and ended without {FENCED[victim.role]}: {victim.error()!r}"
+        raise GridError(msg)
+    world.counts["zombies fenced"] += 1
+    world.forget(victim)
+
+
+def _cut(world: World, cell: Cell, victim: Incarnation, gate: Gate) -> None:
+    victim.proxy.add(Rule(Reset(), times=None))
+    gate.drop()
+    world.clock.sleep(world.plan.pause_s)
+    victim.proxy.clear()
+    if not victim.proxy.faults["Reset"]:
+        msg = f"{victim} sent nothing while its network was cut"
+        raise GridError(msg)
+    world.counts["cuts"] += 1
+
+
+def _strike_server(world: World, cell: Cell, victim: Incarnation, gate: Gate) -> None:
+    if cell.fault == "kill":
+        world.restart_server()
+        world.counts["kills"] += 1
+        gate.open()
+        return
+    world.signal_server(signal.SIGSTOP)
+    gate.open()
+    world.clock.sleep(world.plan.pause_s)
+    world.signal_server(signal.SIGCONT)
+    world.counts["pauses"] += 1
+
+
+def _strike_below(world: World, cell: Cell, victim: Incarnation, gate: Gate) -> None:
+    below = victim.children(_BELOW[cell.role])
+    if not below:
+        msg = f"{victim} has no {cell.role} process"
+        raise GridError(msg)
+    for pid in below:
+        os.kill(pid, signal.SIGKILL if cell.fault == "kill" else signal.SIGSTOP)
+    if cell.fault == "kill":
+        gate.drop()
+        world.counts["kills"] += 1
+        return
+    gate.open()
+    world.clock.sleep(world.plan.pause_s)
+    for pid in below:
+        os.kill(pid, signal.SIGCONT)
+    world.counts["pauses"] += 1
+
+
+_PLAYS: Final[dict[str, Callable[[World, Cell, Incarnation, Gate], None]]] = {
+    "kill": _kill,
+    "pause": _pause,
+    "zombie": _zombie,
+    "cut": _cut,
+    "server": _strike_server,
+    "worker": _strike_below,
+    "planner": _strike_below,
+}
