@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from tests.proof import results
 from tests.sim.machine import simulated
 from tests.sim.run import Result, run_seed
 
@@ -28,11 +29,15 @@ def main() -> int:
     parser.add_argument("--trace", action="store_true", help="print what happened in it")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, metavar="N")
     parser.add_argument("--stop-at", type=int, default=10, metavar="N", help="stop after so many failures")
+    parser.add_argument("--record", action="store_true", help="keep the result in docs/proof")
     args = parser.parse_args()
     if args.seed is not None:
         with simulated() as host:
             return _show(run_seed(host, args.seed, trace=True), trace=args.trace)
-    return _many(args.first, args.seeds, processes=args.processes, stop_at=args.stop_at)
+    attack = _many(args.first, args.seeds, processes=args.processes, stop_at=args.stop_at)
+    if args.record:
+        _say(f"kept in {results.write(attack)}")
+    return 1 if attack.failures else 0
 
 
 def _show(result: Result, *, trace: bool) -> int:
@@ -46,15 +51,15 @@ def _show(result: Result, *, trace: bool) -> int:
     return 1 if result.failures else 0
 
 
-def _many(first: int, seeds: int, *, processes: int, stop_at: int) -> int:
+def _many(first: int, seeds: int, *, processes: int, stop_at: int) -> results.Attack:
     begun = time.monotonic()
     counts: Counter[str] = Counter()
     had: Counter[str] = Counter()
     failed: list[Result] = []
     done = 0
     chunks = [range(start, min(start + _CHUNK, first + seeds)) for start in range(first, first + seeds, _CHUNK)]
-    for results in _results(chunks, processes):
-        for result in results:
+    for chunk in _results(chunks, processes):
+        for result in chunk:
             done += 1
             counts += result.counts
             had.update(name for name, count in result.counts.items() if count)
@@ -67,7 +72,14 @@ def _many(first: int, seeds: int, *, processes: int, stop_at: int) -> int:
     _say(f"{done} seeds in {took_s:.1f} s ({done / took_s:.0f}/s, {processes} processes), {len(failed)} failed")
     for name, count in sorted(counts.items()):
         _say(f"  {name + ':':<45} {count:>10}   in {had[name]} seeds")
-    return 1 if failed else 0
+    return results.Attack(
+        "simulation",
+        f"python -m tests.sim --first {first} --seeds {seeds}",
+        took_s,
+        {"seeds": done, "processes": processes, **dict(sorted(counts.items()))},
+        [result.text() for result in failed],
+        seeds=(first, first + seeds - 1),
+    )
 
 
 def _results(chunks: list[range], processes: int) -> Iterator[list[Result]]:

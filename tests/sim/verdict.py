@@ -182,7 +182,10 @@ class Judge:
                 live.pop(f"{table.name}/{path}", None)
         for path, written in live.items():
             if path not in bucket.objects:
-                removed = bucket.removed[path]
+                removed = bucket.removed.get(path)
+                if removed is None:
+                    self._fail(f"{path} is live but was never written")
+                    continue
                 # A sleeper that is killed between its commit and the second upload: docs/guarantees.md, "Sleepers".
                 process = written.process
                 if process and process.killed and process.paused_us > GRACE_S * SECOND - _CLOCKS_US:

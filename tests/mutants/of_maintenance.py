@@ -1,0 +1,97 @@
+"""Safeguards of maintenance: nothing goes that anybody may still need."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant, Sim, by_tests
+
+_FILE: Final = "brokerless/maintenance.py"
+
+MUTANTS: Final = (
+    Mutant(
+        "orphans have a time of grace",
+        _FILE,
+        "        old = [info for info in found if now_s - info.modified_s >= self._grace_s]",
+        "        old = list(found)",
+        "An object on its way to its commit is removed, and the commit names nothing.",
+        Sim(),
+    ),
+    Mutant(
+        "the log is asked once more right before a sweep removes",
+        _FILE,
+        "                live.update(add.path for add in entry.adds)\n",
+        "",
+        "An object that was committed while the sweep went on is removed.",
+        by_tests("unit/test_maintenance", "test_a_commit_just_before_the_deletion_saves_its_file"),
+    ),
+    Mutant(
+        "a removed file stays while an entry that adds it can be read",
+        _FILE,
+        "            return removed_ms < horizon_ms\n",
+        "            return True\n",
+        "A reader that is behind a compaction meets an entry whose object is gone.",
+        by_tests("unit/test_maintenance", "test_a_removed_file_stays_while_an_entry_that_adds_it_can_be_read"),
+    ),
+    Mutant(
+        "a file older than tombstones stays while an entry may name it",
+        _FILE,
+        "        return never_committed or info.modified_s * 1000 < horizon_ms\n",
+        "        return True\n",
+        "The same, where the checkpoint has dropped the tombstone.",
+        by_tests(
+            "unit/test_maintenance", "test_an_unknown_file_older_than_tombstones_stays_while_an_entry_may_name_it"
+        ),
+    ),
+    Mutant(
+        "entries stay for the log retention",
+        _FILE,
+        "            if version >= hint or now_s - info.modified_s < self._log_retention_s:",
+        "            if version >= hint:",
+        "Readers that are a minute behind are thrown out.",
+        Sim(),
+    ),
+    Mutant(
+        "entries that the hint leads to stay",
+        _FILE,
+        "            if version >= hint or now_s - info.modified_s < self._log_retention_s:",
+        "            if now_s - info.modified_s < self._log_retention_s:",
+        "After a maintainer was killed between a checkpoint and its hint, an old version passes for the head.",
+        by_tests(
+            "faults/test_safeguards",
+            "test_entries_that_the_hint_leads_to_stay_although_a_later_checkpoint_is_there",
+        ),
+    ),
+    Mutant(
+        "a checkpoint settles before entries below it go",
+        _FILE,
+        '            if ".checkpoint." in info.path and now_s - info.modified_s >= self._settle_s:',
+        '            if ".checkpoint." in info.path:',
+        "Whoever has just read the older hint does not find the entries that it leads to.",
+        by_tests("unit/test_maintenance", "test_entries_go_when_they_are_old_and_below_a_settled_checkpoint"),
+    ),
+    Mutant(
+        "entries go only below a settled checkpoint",
+        _FILE,
+        "        gone = [info for version, info in expired if version < settled]",
+        "        gone = [info for version, info in expired]",
+        "The same, and where a checkpoint was lost nobody can open the table any more.",
+        by_tests("unit/test_maintenance", "test_entries_go_when_they_are_old_and_below_a_settled_checkpoint"),
+    ),
+    Mutant(
+        "times that are not safe are refused",
+        _FILE,
+        "        if not unsafe_no_minimum and (",
+        "        if unsafe_no_minimum and (",
+        "A typing error in a setting makes maintenance remove what producers are about to commit.",
+        by_tests("unit/test_maintenance", "test_times_that_are_not_safe_are_refused"),
+    ),
+    Mutant(
+        "a deleted topic's objects have a time of grace",
+        _FILE,
+        "            return now_s - state.timestamp_ms / 1000 >= self._grace_s\n",
+        "            return True\n",
+        "A reader that is in the middle of its last poll does not get its messages.",
+        by_tests("unit/test_maintenance", "test_files_of_a_deleted_topic_go_after_the_grace_time_and_its_log_stays"),
+    ),
+)

@@ -1,0 +1,189 @@
+"""Safeguards of producers: the object before its entry, and each sequence once."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant, Sim, by_tests
+
+_PRODUCER: Final = "brokerless/producer.py"
+_RECORDS: Final = "brokerless/records.py"
+_ADMIN: Final = "brokerless/admin.py"
+
+MUTANTS: Final = (
+    Mutant(
+        "the object goes before its entry",
+        _PRODUCER,
+        "    log.store.put(path, data)\n"
+        "    add = Add(name, len(data), table.num_rows, uploaded_us // 1000)\n"
+        "    try:\n"
+        "        commit = log.append([add], txns, expect=expect, deadline_s=timeout_s)\n",
+        "    add = Add(name, len(data), table.num_rows, uploaded_us // 1000)\n"
+        "    try:\n"
+        "        commit = log.append([add], txns, expect=expect, deadline_s=timeout_s)\n"
+        "        log.store.put(path, data)\n",
+        "A producer that is killed in between leaves an entry whose messages nobody can read.",
+        Sim(),
+    ),
+    Mutant(
+        "the sequence is in the commit of its messages",
+        _PRODUCER,
+        "            txns = {self.producer_id: number}\n",
+        "            txns = {}\n",
+        "A restarted producer writes its last messages again.",
+        Sim(),
+    ),
+    Mutant(
+        "the epoch is compared with the commit",
+        _PRODUCER,
+        "            expect = {epoch_of(self.producer_id): self._epoch or 0}\n",
+        "            expect = {}\n",
+        "The older of two producers of one name writes on between the newer one's messages.",
+        Sim(),
+    ),
+    Mutant(
+        "a producer claims its id when it first touches a partition",
+        _PRODUCER,
+        "            self._epoch = self._log.claim(self.producer_id)\n",
+        "            self._epoch = self._log.refresh().txns.get(epoch_of(self.producer_id), -1)\n",
+        "The older of two producers of one name is never stopped.",
+        Sim(),
+    ),
+    Mutant(
+        "a sequence that the log has is not written again",
+        _PRODUCER,
+        "            if sequence is not None and known is not None and known >= sequence:\n"
+        "                return -1, True\n"
+        "            number = max(self._used, -1 if known is None else known) + 1 if sequence is None else sequence\n",
+        "            number = max(self._used, -1 if known is None else known) + 1\n",
+        "Messages that are sent again after an unknown outcome are there twice.",
+        Sim(),
+    ),
+    Mutant(
+        "an exact repetition goes to the partition of the first time",
+        _PRODUCER,
+        "                turn = self._turn() if sequence is None else sequence % self.partitions\n",
+        "                turn = self._turn()\n",
+        "The repetition does not meet its earlier self, and the messages are there twice.",
+        Sim(),
+    ),
+    Mutant(
+        "an exact repetition cuts its rows as the first time",
+        _PRODUCER,
+        "        spare = self._turn() if sequence is None else sequence % self.partitions\n",
+        "        spare = self._turn()\n",
+        "Rows without a key are lost or doubled when a call is repeated.",
+        by_tests("faults/test_safeguards", "test_rows_without_a_key_that_are_sent_again_go_where_they_went"),
+    ),
+    Mutant(
+        "an object is removed only if no entry can ever name it",
+        _PRODUCER,
+        "    except (TxnAdvanced, NotCommitted, UsageError):\n",
+        "    except (TxnAdvanced, NotCommitted, UsageError, CommitUnknown):\n",
+        "A commit of unknown outcome appears later, and its messages are gone.",
+        Sim(),
+    ),
+    Mutant(
+        "an object that waited long for its commit is put again",
+        _PRODUCER,
+        "        if waited_s > UPLOAD_VALID_S:",
+        "        if False:",
+        "Maintenance took the object for an orphan while its producer slept: acknowledged messages are gone.",
+        Sim(),
+    ),
+    Mutant(
+        "how long an object waited is what either clock says",
+        _PRODUCER,
+        "        waited_s = max(clock.monotonic() - uploaded_s, (clock.time_us() - uploaded_us) / 1e6)",
+        "        waited_s = (clock.time_us() - uploaded_us) / 1e6",
+        "The same, where the wall clock was set back meanwhile.",
+        by_tests("faults/test_simulation", "test_the_wall_clock_may_be_set_back_while_an_object_waits"),
+    ),
+    Mutant(
+        "an object of an unknown commit is put again, too",
+        _PRODUCER,
+        "        with contextlib.suppress(StoreError):  # what is unknown already cannot become worse\n"
+        "            put_again_if_late()\n"
+        "        raise\n",
+        "        raise\n",
+        "The commit appears later, and its messages are gone.",
+        by_tests("faults/test_simulation", "test_an_unknown_commit_that_comes_late_has_its_object"),
+    ),
+    Mutant(
+        "a commit whose object cannot be put again is unknown, not failed",
+        _PRODUCER,
+        "        raise CommitUnknown(msg, table=log.uri, version=commit.version,"
+        " commit_id=commit.commit_id) from error",
+        "        raise",
+        "The messages count as failed, are sent again and are there twice.",
+        by_tests("faults/test_simulation", "test_a_commit_whose_object_cannot_be_put_again_is_not_reported_as_failed"),
+    ),
+    Mutant(
+        "a producer notices before its first send that its topic was created anew",
+        _PRODUCER,
+        "        if first > self._opened_at:",
+        "        if False:",
+        "Messages for the old topic turn up in the new one.",
+        by_tests(
+            "faults/test_simulation",
+            "test_a_producer_that_was_opened_on_a_deleted_topic_writes_nothing_into_the_new_one",
+            "test_such_a_producer_does_not_take_over_the_new_topic_either",
+        ),
+    ),
+    Mutant(
+        "an unknown outcome is not hidden by another partition's refusal",
+        _PRODUCER,
+        "        elif final is not None and not self.acks and not unknown:",
+        "        elif final is not None and not self.acks:",
+        "Messages that may still appear are reported as never written, are sent again and are there twice.",
+        by_tests("unit/test_producer", "test_an_unknown_outcome_is_not_hidden_by_another_partitions_refusal"),
+    ),
+    Mutant(
+        "objects carry the checksum of their bytes",
+        _RECORDS,
+        "            if checksum is None or int(checksum[1], 16) == zlib.crc32(data):",
+        "            if True:",
+        "A bit that flips on the way makes another number of a number, and nobody notices.",
+        by_tests("unit/test_damage", "test_a_flipped_bit_is_noticed_and_the_object_asked_for_again"),
+    ),
+    Mutant(
+        "damaged bytes are asked for again",
+        _RECORDS,
+        "    for _ in range(2):\n        data = store.get(path)",
+        "    for _ in range(1):\n        data = store.get(path)",
+        "One flipped bit on the wire stops a pipeline.",
+        by_tests("unit/test_damage", "test_a_flipped_bit_is_noticed_and_the_object_asked_for_again"),
+    ),
+    Mutant(
+        "a store without conditional PUT is refused",
+        _ADMIN,
+        '    if first == "created" and second == "created":',
+        "    if False:",
+        "Two writers overwrite each other's commits, and acknowledged messages are gone.",
+        by_tests("unit/test_admin", "test_a_store_that_lets_commits_overwrite_each_other_is_refused"),
+    ),
+    Mutant(
+        "a topic that is half deleted is not created",
+        _ADMIN,
+        "    _refuse_half_deleted(store, topic, clock)\n    wanted",
+        "    wanted",
+        "Messages of a deleted topic come back in the new one.",
+        by_tests("unit/test_admin", "test_a_deletion_that_crashed_is_finished_and_nothing_of_the_old_topic_comes_back"),
+    ),
+    Mutant(
+        "partition 0 is created last",
+        _ADMIN,
+        "    for number in range(partitions - 1, -1, -1):",
+        "    for number in range(partitions):",
+        "After a crash half-way a topic counts as complete whose other partitions are missing.",
+        by_tests("faults/test_safeguards", "test_a_creation_that_crashes_half_way_leaves_no_topic"),
+    ),
+    Mutant(
+        "partition 0 is deleted last",
+        _ADMIN,
+        "    for number in reversed(range(partitions)):",
+        "    for number in range(partitions):",
+        "After a crash half-way nobody knows which partitions are left, and their messages stay.",
+        by_tests("faults/test_safeguards", "test_a_deletion_that_crashes_half_way_can_be_finished"),
+    ),
+)
