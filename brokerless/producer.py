@@ -102,8 +102,11 @@ class Producer:
         if min(batch_rows, batch_bytes, buffer_bytes) < 1 or linger_s < 0 or delivery_timeout_s <= 0:
             msg = "batch_rows, batch_bytes, buffer_bytes and delivery_timeout_s must be positive."
             raise ConfigError(msg)
-        if producer_id is not None and (not producer_id or "/" in producer_id or len(producer_id) > 200):
-            msg = f"The producer id {producer_id!r} must have 1 to 200 characters and no '/'."
+        # Printable also means that the log, which is UTF-8, can hold it: an argument of the shell need not be.
+        if producer_id is not None and (
+            not 1 <= len(producer_id) <= 200 or "/" in producer_id or not producer_id.isprintable()
+        ):
+            msg = f"The producer id {producer_id[:200]!r} must have 1 to 200 printable characters and no '/'."
             raise ConfigError(msg)
         self._store = store or open_store(settings or Settings.load())
         self._clock = clock

@@ -488,3 +488,11 @@ def test_an_unknown_outcome_is_not_hidden_by_another_partitions_refusal() -> Non
         call.future.result()
     assert failed.value.unknown
     assert failed.value.unacknowledged == (0, 1)
+
+
+@pytest.mark.parametrize("producer_id", ["", "a/b", "x" * 201, "a\udcff", "a\x00", "a\nb"])
+def test_a_producer_id_that_the_log_cannot_hold_is_refused(
+    producer_id: str, store: FakeStore, clock: FakeClock
+) -> None:
+    with pytest.raises(ConfigError, match="printable characters and no '/'"):
+        Producer("t", store=store, clock=clock, producer_id=producer_id)
