@@ -131,12 +131,11 @@ class Incarnation:
     def children(self, word: str) -> list[int]:
         """Processes below it that have the word in their command, but for those that only start others of the kind."""
         shown = subprocess.run(
-            ["ps", "-eo", "pid=,ppid=,pgid=,args="], capture_output=True, text=True, check=True
+            ["ps", "-eo", "pid=,ppid=,sess=,args="], capture_output=True, text=True, check=True
         ).stdout.splitlines()
         rows = [line.split(None, 3) for line in shown]
-        mine = [
-            (int(pid), int(ppid)) for pid, ppid, pgid, args in rows if int(pgid) == self.process.pid and word in args
-        ]
+        # By the session: Spark's daemons make process groups of their own.
+        mine = [(int(pid), int(ppid)) for pid, ppid, sid, args in rows if int(sid) == self.process.pid and word in args]
         parents = {ppid for _, ppid in mine}
         return [pid for pid, _ in mine if pid not in parents]
 
@@ -174,7 +173,8 @@ class Incarnation:
                 self.rows = said["rows"]
             for name in ("removed", "checkpoints"):
                 self.counts[name] += said.get(name, 0)
-            self.turns += 1
+            # A pipeline reports each second, also when a batch is stuck or its worker has just been killed.
+            self.turns += said.get("rows") != 0
 
 
 @dataclass
