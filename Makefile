@@ -9,7 +9,7 @@ LINTED := brokerless glue_jobs lambdas infra benchmarks tests
 # The CDK's own processes look for node; .venv has the one that is locked.
 CDK := PATH="$(CURDIR)/$(BIN):$$PATH" CDK_DISABLE_CLI_TELEMETRY=1 node_modules/.bin/cdk
 
-.PHONY: help setup setup-aws demo test test-all faults lint types audit cov bench bench-report up down assets synth diff deploy \
+.PHONY: help setup setup-aws demo test test-all faults faults-long lint types audit cov bench bench-report up down assets synth diff deploy \
 	destroy deploy-local up-local-aws lock clean
 
 help:
@@ -34,8 +34,18 @@ test-all: lint types ## The same with the slow tests
 	@$(BIN)/coverage erase
 	$(BIN)/python -m pytest --cov $(ARGS)
 
-faults: setup ## 10,000 seeds of the simulation: crashes, sleepers, lost and late answers (three minutes; ARGS="--seed 7")
-	@$(BIN)/python -m tests.sim $(or $(ARGS),--seeds 10000)
+faults: setup ## The attacks on the guarantees, in short: simulation, grid of faults, malformed inputs (seven minutes)
+	$(BIN)/python -m tests.sim --seeds 3000
+	$(BIN)/python -m tests.malformed --inputs 1600
+	$(BIN)/python -m tests.grid --seconds 200 $(ARGS)
+
+faults-long: setup-aws ## All of them, and 30 minutes under load (two hours and more; keeps results in docs/proof)
+	$(BIN)/python -m tests.sim --seeds 10000 --record
+	$(BIN)/python -m tests.mutants --record
+	$(BIN)/python -m tests.malformed --inputs 10000 --record
+	$(BIN)/python -m tests.soak --minutes 30 --rate 50000 --record
+	$(BIN)/python -m tests.grid --all --record
+	$(BIN)/python -m tests.proof.page
 
 lint: setup-aws ## Style and formatting, by ruff
 	$(BIN)/ruff check $(wildcard $(LINTED))

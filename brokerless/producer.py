@@ -129,6 +129,7 @@ class Producer:
         self._next = clock.rng.randrange(self.partitions)
         self._buffer = _Buffer(linger_s, min(batch_rows, MAX_COMMIT_ROWS), batch_bytes, buffer_bytes)
         self._commit_lock = threading.Lock()
+        self._fenced: ProducerFenced | None = None
         self._sender: threading.Thread | None = None
         self._pool = ThreadPoolExecutor(min(self.partitions, 16)) if self.partitions > 1 else None
 
@@ -264,8 +265,14 @@ class Producer:
             jobs = {p: [table for _, table, _ in share] for p, share in shares.items()}
 
             def write(partition: int) -> tuple[int, bool] | BrokerlessError:
+                # Fenced in one partition, fenced in all: the successor may be yet to come to the others.
+                if self._fenced is not None:
+                    return self._fenced
                 try:
                     return self._writers[partition].write(jobs[partition], sequence, self._timeout_s)
+                except ProducerFenced as error:
+                    self._fenced = error
+                    return error
                 except BrokerlessError as error:
                     return error
 
@@ -358,6 +365,11 @@ class _PartitionWriter:
         expect: dict[str, int] = {}
         if self.producer_id is not None:
             self._own()
+            # Before the sequence: a successor may have given the same one to other messages.
+            epoch = self._log.txn(epoch_of(self.producer_id))
+            if epoch != self._epoch:
+                how = f"its epoch is {epoch}, not {self._epoch}"
+                raise self._taken_over(how)
             known = self._log.txn(self.producer_id)
             if sequence is not None and known is not None and known >= sequence:
                 return -1, True
@@ -371,11 +383,7 @@ class _PartitionWriter:
         except TxnAdvanced as error:
             if error.ours:
                 return (-1 if error.entry.commit_id is None else error.entry.version), True
-            msg = (
-                f"Another producer with the id {self.producer_id!r} took over {self._table!r} ({error}); "
-                "this one writes nothing more. Give each producer its own id."
-            )
-            raise ProducerFenced(msg) from error
+            raise self._taken_over(str(error)) from error
         self.conflicts += commit.attempts - 1
         return commit.version, False
 
@@ -392,6 +400,12 @@ class _PartitionWriter:
                 "topic. Open it again."
             )
             raise TopicDeleted(msg)
+
+    def _taken_over(self, how: str) -> ProducerFenced:
+        return ProducerFenced(
+            f"Another producer with the id {self.producer_id!r} took over {self._table!r} ({how}); "
+            "this one writes nothing more. Give each producer its own id."
+        )
 
     def _own(self) -> None:
         if self._epoch is None and self.producer_id is not None:

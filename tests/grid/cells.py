@@ -181,6 +181,8 @@ def all_cells() -> list[Cell]:
 def _cells_of(role: Role, step: Step) -> Iterator[Cell]:
     writes = step.op in {"PUT", _COMMIT, "DELETE"}
     for fault, roles in _PROCESS_FAULTS.items():
+        if fault == "zombie" and step.at_start:
+            continue  # who has not claimed everything yet is no owner: it wakes up as the successor
         if role in roles:
             # A late request of a pause is the one before it; only a writer's late request can do harm.
             sides: list[Side] = ["before", "after"]

@@ -251,6 +251,33 @@ def test_the_older_producer_is_fenced_and_cleans_up(store: FakeStore, clock: Fak
     assert read(store) == {0: [0, 1, 2]}
 
 
+def test_a_fenced_producer_is_told_of_no_message_of_its_successor_that_it_is_its_own(
+    store: FakeStore, clock: FakeClock
+) -> None:
+    old = Producer("t", store=store, clock=clock, producer_id="p")
+    old.send(rows(0), sequence=0)
+    new = Producer("t", store=store, clock=clock, producer_id="p")
+    new.send(rows(1), sequence=1)
+    clock.advance(3600)  # so long that the old one catches up with the log before it looks at the sequence
+    for _ in range(2):
+        with pytest.raises(ProducerFenced):
+            old.send(rows(9), sequence=1)
+    assert read(store) == {0: [0, 1]}
+
+
+def test_who_is_fenced_in_one_partition_is_fenced_in_all(store: FakeStore, clock: FakeClock) -> None:
+    create_topic(store, "two", Schema.parse("k string, n long"), partitions=2, clock=clock)
+    old, new = (Producer("two", store=store, clock=clock, producer_id="p") for _ in range(2))
+    for number in range(2):
+        old.send(rows(number), sequence=number)  # without a key, sequences take turns between the partitions
+    new.send(rows(3), sequence=3)
+    with pytest.raises(ProducerFenced):
+        old.send(rows(13), sequence=3)
+    with pytest.raises(ProducerFenced):
+        old.send(rows(12), sequence=2)
+    assert read(store, "two") == {0: [0], 1: [1, 3]}
+
+
 def test_unknown_outcome_then_the_same_sequence_again(store: FakeStore, clock: FakeClock) -> None:
     producer = Producer("t", store=store, clock=clock, producer_id="p", delivery_timeout_s=2)
     producer.send(rows(0), sequence=0)
