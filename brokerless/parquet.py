@@ -18,7 +18,7 @@ _SIZES: Final = {_DOUBLE: 8, _UUID: 16}
 _MAX_DEPTH: Final = 16  # FileMetaData is eight deep
 _VARINT_BITS: Final = 63
 
-_ROW_GROUPS: Final = 4  # of FileMetaData
+_ROWS, _ROW_GROUPS = 3, 4  # of FileMetaData
 _COLUMNS, _NUM_ROWS = 1, 3  # of RowGroup
 _META: Final = 3  # of ColumnChunk
 _NUM_VALUES, _PACKED, _DATA, _DICTIONARY = 5, 7, 9, 11  # of ColumnMetaData
@@ -30,19 +30,45 @@ def check_footer(data: bytes) -> None:
     Raises:
         ValueError: it does not, or cannot be read.
     """
-    end = len(data) - _TAIL
-    begin = end - int.from_bytes(data[end : end + 4], "little") if end > 0 else -1
-    if begin < len(_MAGIC) or data[:4] != _MAGIC or data[-4:] != _MAGIC:
-        msg = "no whole Parquet object"
-        raise ValueError(msg)
+    footer, begin = _footer(data)
     try:
-        for group in _Compact(data, begin, end).struct().get(_ROW_GROUPS, []):
+        for group in footer.get(_ROW_GROUPS, []):
             if group[_NUM_ROWS] < 0 or not all(_is_inside(column[_META], begin) for column in group[_COLUMNS]):
                 msg = "its footer points outside of it"
                 raise ValueError(msg)
-    except (IndexError, KeyError, TypeError, AttributeError):
-        msg = "its footer is damaged"
-        raise ValueError(msg) from None
+    except (KeyError, TypeError, AttributeError):
+        raise _damaged() from None
+
+
+def row_count(data: bytes) -> int:
+    """The number of rows that the footer of a whole Parquet object says: a log's statistics must agree with it.
+
+    Raises:
+        ValueError: it is no Parquet object, or its footer is damaged (or encrypted).
+    """
+    rows = _footer(data)[0].get(_ROWS)
+    if not isinstance(rows, int):
+        raise _damaged()
+    return rows
+
+
+def _footer(data: bytes) -> tuple[dict[int, Any], int]:
+    """The outermost struct of the footer, and where it begins."""
+    end = len(data) - _TAIL
+    begin = end - int.from_bytes(data[end : end + 4], "little") if end > 0 else -1
+    if data[:4] != _MAGIC or data[-4:] != _MAGIC:
+        msg = "no Parquet object: it does not begin and end with PAR1"
+        raise ValueError(msg)
+    if begin < len(_MAGIC):
+        raise _damaged()
+    try:
+        return _Compact(data, begin, end).struct(), begin
+    except (IndexError, RecursionError, TypeError):
+        raise _damaged() from None
+
+
+def _damaged() -> ValueError:
+    return ValueError("its Parquet footer is damaged")
 
 
 def _is_inside(column: dict[int, Any], end: int) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from brokerless import records
@@ -12,7 +13,11 @@ from brokerless.entries import Add, Entry, Metadata, Protocol, metadata_of, prot
 from brokerless.errors import StoreError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from brokerless.store import Store
+
+_PART: Final = re.compile(r"\.checkpoint\.(\d{10})\.(\d{10})\.parquet\Z")  # part o of p
 
 
 @dataclass(slots=True)
@@ -86,7 +91,7 @@ def read_checkpoint(store: Store, table: str, version: int, *, with_files: bool)
         parts = [store.get(f"{prefix}.parquet")]
     except FileNotFoundError:
         names = [i.path for i in store.list(f"{table}/_delta_log") if i.path.startswith(prefix)]
-        parts = [store.get(name) for name in sorted(names)]
+        parts = [store.get(name) for name in _whole(names)]
     if not parts:
         return None
     state = _CheckpointRows()
@@ -107,6 +112,18 @@ def read_checkpoint(store: Store, table: str, version: int, *, with_files: bool)
         msg = f"{store.uri}/{table}: checkpoint {version} cannot be read ({str(error)[:300]}); it is damaged."
         raise StoreError(msg) from None
     return TableState(version, metadata, protocol, state.txns, files=state.files, tombstones=state.tombstones)
+
+
+def _whole(names: Sequence[str]) -> list[str]:
+    """The parts of one checkpoint, if they are all there: its writer may have died between two of them."""
+    parts = [(name, match) for name in sorted(names) if (match := _PART.search(name))]
+    if not parts:
+        return list(names)  # of version 2: named by a UUID
+    for total in {match[2] for _, match in parts}:
+        found = [name for name, match in parts if match[2] == total]
+        if len(found) == int(total):
+            return found
+    return []
 
 
 @dataclass(slots=True)

@@ -37,11 +37,11 @@ from brokerless.clock import SYSTEM, Clock
 from brokerless.entries import ENGINE_KEY, PARTITIONS_KEY, Metadata, Protocol, is_inside, metadata_of, protocol_of
 from brokerless.errors import TopicNotFound
 from brokerless.log import read_pool
+from brokerless.parquet import row_count
 from brokerless.records import decode
 from brokerless.replay import TableState, checkpoint_hint, read_checkpoint
 from brokerless.store import ObjectInfo
 from brokerless.topics import partition_table, split_table
-from brokerless.verify.footer import row_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -21,10 +21,10 @@ from brokerless.clock import SYSTEM
 from brokerless.entries import ENGINE_KEY, PARTITIONS_KEY, Add, Metadata, Protocol, build_entry
 from brokerless.local.server import start_embedded
 from brokerless.maintenance import Maintainer, storage_options
+from brokerless.parquet import row_count
 from brokerless.positions import PositionedRow, write_once
 from brokerless.verify import History, RecordingConsumer, RecordingProducer, checker, table
 from brokerless.verify.checker import KINDS
-from brokerless.verify.footer import row_count
 from brokerless.verify.table import SAMPLE_FILES, TableReport, verify_table, verify_topic
 from tests.support.checkpoints import clean_up, write_checkpoint
 from tests.support.cli import Cli, assert_refused, cli_on

@@ -280,6 +280,24 @@ def test_txns_and_metadata_survive_checkpoint_and_clean_up(log: DeltaLog, store:
     assert set(other.load(with_files=True).files) == {"f", "g", "h"}
 
 
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_checkpoint_of_several_parts_counts_only_when_all_are_there(
+    log: DeltaLog, store: FakeStore, parts: int
+) -> None:
+    log.append([], {"p": 7})
+    version = write_checkpoint(log)
+    whole = f"t/_delta_log/{version:020d}.checkpoint"
+    rows = pq.read_table(io.BytesIO(store.get(f"{whole}.parquet")))
+    store.delete([f"{whole}.parquet"])
+    for number in range(parts):
+        part = io.BytesIO()
+        pq.write_table(rows.slice(2 * number, 2 if number == 0 else None), part)  # the txn is in the second
+        store.put(f"{whole}.{number + 1:010d}.{2:010d}.parquet", part.getvalue())
+    if parts == 2:
+        clean_up(log, version)
+    assert again(log).txn("p") == 7
+
+
 def test_a_hint_whose_checkpoint_is_gone_is_survived(log: DeltaLog, store: FakeStore) -> None:
     log.append([add("f")], {"p": 7})
     version = write_checkpoint(log)

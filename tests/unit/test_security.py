@@ -32,13 +32,12 @@ from brokerless.local.embedded import guarded
 from brokerless.local.processes import prepare
 from brokerless.log import DeltaLog
 from brokerless.maintenance import Maintainer
-from brokerless.parquet import check_footer
+from brokerless.parquet import check_footer, row_count
 from brokerless.producer import Producer
 from brokerless.rows import RowReader
 from brokerless.settings import Settings, check_root
 from brokerless.store import open_store
 from brokerless.topics import Schema, check_name, is_table, split_table
-from brokerless.verify.footer import row_count
 from brokerless.verify.table import verify_table
 from tests.support.fakes import FakeClock, FakeStore
 
