@@ -34,10 +34,10 @@ test-all: lint types ## The same with the slow tests
 	@$(BIN)/coverage erase
 	$(BIN)/python -m pytest --cov $(ARGS)
 
-faults: setup ## The attacks on the guarantees, in short: simulation, grid of faults, malformed inputs (seven minutes)
-	$(BIN)/python -m tests.sim --seeds 3000
-	$(BIN)/python -m tests.malformed --inputs 1600
-	$(BIN)/python -m tests.grid --seconds 200 $(ARGS)
+faults: setup ## The attacks on the guarantees, in short: simulation, malformed inputs, a grid of faults (four minutes)
+	$(BIN)/python -m tests.sim --seeds 1500
+	$(BIN)/python -m tests.malformed --inputs 800
+	$(BIN)/python -m tests.grid --seconds 100 $(ARGS)
 
 faults-long: setup-aws ## All of them, and 30 minutes under load (two hours and more; keeps results in docs/proof)
 	$(BIN)/python -m tests.sim --seeds 10000 --record
@@ -46,6 +46,7 @@ faults-long: setup-aws ## All of them, and 30 minutes under load (two hours and 
 	$(BIN)/python -m tests.soak --minutes 30 --rate 50000 --record
 	$(BIN)/python -m tests.grid --all --record
 	$(BIN)/python -m tests.proof.page
+	$(BIN)/python -m tests.mutants --page
 
 lint: setup-aws ## Style and formatting, by ruff
 	$(BIN)/ruff check $(wildcard $(LINTED))

@@ -105,6 +105,7 @@ class Load:
         return self.acknowledged
 
 
+@pytest.mark.slow  # the grid kills pipelines, too, and that is what CI runs
 def test_killed_again_and_again_under_load(settings: Settings) -> None:
     load = Load(settings)
     try:
