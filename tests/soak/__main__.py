@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import shlex
 import shutil
 import signal
 import sys
@@ -38,7 +37,9 @@ def main(argv: list[str]) -> int:
     if args.record:
         attack = Attack(
             name="soak",
-            command=shlex.join(["python", "-m", "tests.soak", *argv]),
+            # Without what only says where things go: that may be a folder of this machine.
+            command=f"python -m tests.soak --minutes {args.minutes:g} --rate {args.rate} --seed {args.seed}"
+            + (" --minio" if args.minio else ""),
             seconds=outcome.seconds,
             counts=outcome.counts,
             failures=outcome.failures,
