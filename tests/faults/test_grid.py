@@ -9,8 +9,8 @@ import pytest
 from brokerless.clock import SYSTEM
 from brokerless.testing.faults import KINDS, can_meet
 from tests.grid.__main__ import main
-from tests.grid.cells import REQUEST_FAULTS, ROLES, Cell, Step, all_cells, chosen, rota
-from tests.grid.run import play
+from tests.grid.cells import REQUEST_FAULTS, ROLES, Cell, Step, all_cells, chosen, rota, settled
+from tests.grid.run import play, play_in_worlds
 from tests.grid.strike import rules_of
 from tests.grid.world import Plan
 
@@ -61,12 +61,21 @@ def test_a_missing_safeguard_is_found(tmp_path: Path, sabotage: str, cell: str, 
     assert any(line.startswith(finding) for line in failures), failures
 
 
-def test_a_cell_that_strikes_nothing_is_a_failure(tmp_path: Path) -> None:
+def test_a_cell_that_strikes_nothing_fails_and_ends_its_world_but_not_the_run(tmp_path: Path) -> None:
     never = Cell("producer", "kill", Step("nowhere", "PUT", "no/such/key"), "before")
+    after = chosen(all_cells(), ["producer/lost-answer/entry:after"])
     plan = Plan(spark=False, struck=("producer",), moment_s=1.0)
-    result = play(plan, [never], tmp_path, clock=SYSTEM)
-    assert result.played == []
-    assert result.failures == [f"{never}: a request for {never} did not come within 1 s; last errors: none"]
+    first, second = play_in_worlds(plan, [never, *after], tmp_path, clock=SYSTEM)
+    assert (first.tried, first.played) == ([never], [])
+    assert first.failures == [f"{never}: a request for {never} did not come within 1 s; last errors: none"]
+    assert (second.failures, second.tried, [cell for cell, _ in second.played]) == ([], after, after)
+
+
+def test_a_world_ends_after_some_cells(tmp_path: Path) -> None:
+    cells = chosen(all_cells(), ["producer/lost-answer/entry:after", "producer/lost-answer/object:after"])
+    plan = Plan(spark=False, struck=("producer",))
+    worlds = list(play_in_worlds(plan, cells, tmp_path, clock=SYSTEM, size=1))
+    assert [(world.failures, world.tried) for world in worlds] == [([], cells[:1]), ([], cells[1:])]
 
 
 # The choice of cells
@@ -90,7 +99,14 @@ def test_the_beginning_of_a_rota_is_mixed(seed: int) -> None:
     assert {cell.role for cell in first} == set(ROLES)
     assert len({cell.fault for cell in first}) >= 8
     assert sum(cell.restarts_spark for cell in first) == 3
-    assert not any(cell.step.settles for cell in first[:12])
+
+
+def test_cells_that_need_an_old_world_come_after_others() -> None:
+    cells = [cell for cell in all_cells() if cell.role == "maintenance"]
+    order = settled(cells)
+    assert sorted(map(str, order)) == sorted(map(str, cells))
+    assert not any(cell.step.settles for cell in order[:12])
+    assert settled(order) == order
 
 
 def test_every_fault_of_the_proxy_is_in_the_grid() -> None:
@@ -117,10 +133,10 @@ def test_the_command_says_how_to_repeat_a_failure(
     from tests.grid import __main__ as command
     from tests.grid.run import Result
 
-    def failing(plan: Plan, cells: list[Cell], folder: Path, **options: object) -> Result:
-        return Result(folder, played=[(cells[0], 1.0)], failures=["history: lost: '1'"])
+    def failing(plan: Plan, cells: list[Cell], folder: Path, **options: object) -> list[Result]:
+        return [Result(folder, tried=cells[:2], played=[(cells[0], 1.0)], failures=["history: lost: '1'"])]
 
-    monkeypatch.setattr(command, "play", failing)
+    monkeypatch.setattr(command, "play_in_worlds", failing)
     code = main(["--without-spark", "--seed", "3", "--folder", str(tmp_path / "kept")])
     printed = capsys.readouterr().out
     order = rota([cell for cell in all_cells() if not cell.needs_spark], 3)

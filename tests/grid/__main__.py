@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from brokerless.clock import SYSTEM
 from tests.grid.cells import all_cells, chosen, rota
 from tests.grid.roles import BREAK
-from tests.grid.run import play
+from tests.grid.run import Result, play_in_worlds
 from tests.grid.world import Plan
 from tests.proof.results import Attack, write
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tests.grid.cells import Cell
-    from tests.grid.run import Result
 
 SECONDS = 240.0
 
@@ -56,14 +55,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     seconds = None if args.all or args.cells else args.seconds
     _say(f"seed {seed}: {len(wanted)} cells{'' if seconds is None else f', as many as begin within {seconds:g} s'}")
-    result = play(plan, wanted, folder, clock=SYSTEM, seconds=seconds, say=_say)
-    _summarise(result, wanted, seed)
-    if args.record:
-        _say(f"Recorded in {write(_attack(result, seed, args))}.")
-    if result.failures:
-        again = [str(cell) for cell in wanted[: len(result.played) + 1]]
+    total = Result(folder)
+    again: list[list[Cell]] = []
+    for world in play_in_worlds(plan, wanted, folder, clock=SYSTEM, seconds=seconds, say=_say):
+        total += world
+        again += [world.tried] if world.failures and world.tried else []
+        if args.record:  # after each world, because all of them take hours
+            write(_attack(total, seed, args))
+    _summarise(total, wanted, seed)
+    if total.failures:
         _say(f"The histories are kept in {folder}. To play the same cells again:")
-        _say(f"  {shlex.join(_command(args, seed, ','.join(again)))}")
+        for tried in again:
+            _say(f"  {shlex.join(_command(args, seed, ','.join(map(str, tried))))}")
         return 1
     if args.folder is None:
         shutil.rmtree(folder, ignore_errors=True)

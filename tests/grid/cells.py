@@ -217,7 +217,7 @@ DEAR_EVERY: Final = 8
 """One cell of so many may restart Spark: half a minute, in which ten others can be played."""
 
 SETTLED_AFTER: Final = 12
-"""So many cells come before the first one that needs a run as old as the log retention."""
+"""So many cells come before the first one that needs a world as old as the log retention."""
 
 
 def rota(cells: Sequence[Cell], seed: int) -> list[Cell]:
@@ -225,15 +225,18 @@ def rota(cells: Sequence[Cell], seed: int) -> list[Cell]:
     rng = random.Random(seed)
     cheap = _mixed([cell for cell in cells if not cell.restarts_spark], rng)
     dear = _mixed([cell for cell in cells if cell.restarts_spark], rng)
-    early = [cell for cell in cheap if not cell.step.settles]
-    cut = min(SETTLED_AFTER, len(early))
-    cheap = early[:cut] + [cell for cell in cheap if cell not in early[:cut]]
     order: list[Cell] = []
     while cheap or dear:
         order += cheap[: DEAR_EVERY - 1]
         order += dear[:1]
         del cheap[: DEAR_EVERY - 1], dear[:1]
     return order
+
+
+def settled(order: Sequence[Cell]) -> list[Cell]:
+    """The same cells for one world: those that need it to be old come after others."""
+    early = [cell for cell in order if not cell.step.settles][:SETTLED_AFTER]
+    return early + [cell for cell in order if cell not in early]
 
 
 def _mixed(cells: Sequence[Cell], rng: random.Random) -> list[Cell]:

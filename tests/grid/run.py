@@ -1,4 +1,4 @@
-"""A run: one world under load, cell after cell, and the verdict on everything that was recorded."""
+"""A run: a world under load, cell after cell, and the verdict on everything that was recorded; then the next world."""
 
 from __future__ import annotations
 
@@ -6,42 +6,92 @@ import contextlib
 import json
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from brokerless.log import DeltaLog
 from brokerless.store import open_store
 from brokerless.topics import partition_table
 from brokerless.verify import check, check_pipeline, log_order, read_history
 from brokerless.verify.table import verify_topic
-from tests.grid.cells import LETTERS, OUTPUT, TOPIC
+from tests.grid.cells import LETTERS, OUTPUT, TOPIC, settled
 from tests.grid.strike import strike
 from tests.grid.world import BYSTANDER, WITNESS, GridError, Plan, World
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
+    from typing import Self
 
     from brokerless.clock import Clock
     from brokerless.store import Store
     from tests.grid.cells import Cell
 
 
+CELLS_A_WORLD: Final = 60
+"""After so many cells the verdict is due, and a new world begins: what one finds does not hide what others would."""
+
+
 @dataclass(slots=True)
 class Result:
-    """What a run did and found.
+    """What was done and found in one world, or in all together.
 
     Attributes:
-        played: the cells that struck and were survived, with the seconds that each took.
+        tried: the cells in their order; only the last one may have failed.
+        played: those that struck and were survived, with the seconds that each took.
         failures: a line each; empty if all is well.
         counts: kills, pauses, messages and so on.
         folder: histories, what the roles said on standard error, and the server's data.
     """
 
     folder: Path
+    tried: list[Cell] = field(default_factory=list)
     played: list[tuple[Cell, float]] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
+
+    def __iadd__(self, other: Result) -> Self:
+        """Adds what another world did and found."""
+        self.tried += other.tried
+        self.played += other.played
+        self.failures += other.failures
+        self.counts += other.counts
+        self.seconds += other.seconds
+        return self
+
+
+def play_in_worlds(
+    plan: Plan,
+    cells: Sequence[Cell],
+    folder: Path,
+    *,
+    clock: Clock,
+    seconds: float | None = None,
+    say: Callable[[str], None] = lambda line: None,
+    size: int = CELLS_A_WORLD,
+) -> Iterator[Result]:
+    """Plays all cells, in one world after the other; a cell that is not survived ends its world only.
+
+    Args:
+        plan: what each world is like.
+        cells: in this order, but for those that need an older world.
+        folder: gets a folder for each world.
+        clock: time and sleeping.
+        seconds: no cell begins later than this; all are played if None.
+        say: gets a line for each cell.
+        size: cells in a world.
+    """
+    left, spent = list(cells), 0.0
+    while left and (seconds is None or spent < seconds):
+        world = settled(left[:size])
+        remaining = None if seconds is None else seconds - spent
+        place = folder / f"world-{len(cells) - len(left)}"
+        result = play(plan, world, place, clock=clock, seconds=remaining, say=say)
+        yield result
+        spent += result.seconds
+        left = [cell for cell in left if cell not in result.tried]
+        if not result.tried:
+            return  # this world did not even begin to move
 
 
 def play(
@@ -75,6 +125,7 @@ def play(
                 at = clock.monotonic() - begun
                 if seconds is not None and at >= seconds:
                     break
+                result.tried.append(cell)
                 try:
                     strike(world, cell)
                 except GridError as error:
