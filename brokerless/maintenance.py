@@ -63,7 +63,7 @@ MIN_LOG_RETENTION_S: Final = 3600.0
 
 GRACE_S: Final = 3600.0
 MIN_GRACE_S: Final = 1800.0
-"""Sixty times the default deadline of a commit, and three times ``producer.UPLOAD_VALID_S``."""
+"""Sixty times the default deadline of a commit, and three times ``upload.UPLOAD_VALID_S``."""
 
 SETTLE_S: Final = 600.0
 """How long a checkpoint must have been readable before entries below it go."""

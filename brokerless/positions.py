@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from brokerless.errors import ConfigError, NotCommitted
 from brokerless.log import TxnAdvanced
-from brokerless.producer import commit_table
 from brokerless.records import to_table
+from brokerless.upload import commit_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -13,41 +13,28 @@ partition, so that the old one is fenced; and ``send(rows, sequence=n)`` writes 
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from arro3.core import Array, DataType, RecordBatch, Table
 
 from brokerless import records
 from brokerless.admin import describe_topic
+from brokerless.buffer import Buffer, Call
 from brokerless.clock import SYSTEM, Clock
-from brokerless.entries import Add
-from brokerless.errors import (
-    BrokerlessError,
-    BufferFull,
-    CommitUnknown,
-    ConfigError,
-    DeliveryFailed,
-    NotCommitted,
-    ProducerFenced,
-    SchemaError,
-    StoreError,
-    TopicDeleted,
-    UsageError,
-)
-from brokerless.log import DEADLINE_S, Commit, DeltaLog, TxnAdvanced, epoch_of
+from brokerless.errors import BrokerlessError, ConfigError, ProducerFenced, SchemaError, TopicDeleted, UsageError
+from brokerless.log import DEADLINE_S, DeltaLog, TxnAdvanced, epoch_of
 from brokerless.offsets import Ack
 from brokerless.partitioner import partition_of
 from brokerless.settings import Settings
 from brokerless.store import open_store
 from brokerless.topics import partition_table
+from brokerless.upload import commit_table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
+    from concurrent.futures import Future
     from types import TracebackType
 
     from brokerless.records import Messages
@@ -55,12 +42,6 @@ if TYPE_CHECKING:
 
 MAX_COMMIT_ROWS: Final = 1_000_000
 """A commit is never split by a reader, so its size bounds the smallest batch that every reader must hold."""
-
-
-UPLOAD_VALID_S: Final = 600.0
-"""An object that waited longer for its commit is uploaded again; far below maintenance's grace time for orphans."""
-
-_PUT_AGAIN_TRIES: Final = 5
 
 
 class Producer:
@@ -127,7 +108,7 @@ class Producer:
             for number, head in enumerate(about.heads)
         ]
         self._next = clock.rng.randrange(self.partitions)
-        self._buffer = _Buffer(linger_s, min(batch_rows, MAX_COMMIT_ROWS), batch_bytes, buffer_bytes)
+        self._buffer = Buffer(linger_s, min(batch_rows, MAX_COMMIT_ROWS), batch_bytes, buffer_bytes)
         self._commit_lock = threading.Lock()
         self._fenced: ProducerFenced | None = None
         self._sender: threading.Thread | None = None
@@ -224,16 +205,16 @@ class Producer:
     ) -> None:
         self.close()
 
-    def _prepare(self, messages: Messages, sequence: int | None = None) -> _Call:
+    def _prepare(self, messages: Messages, sequence: int | None = None) -> Call:
         table = records.to_table(messages, self.schema, topic=self.topic, produced_at_us=self._clock.time_us())
         if table.num_rows > MAX_COMMIT_ROWS:
             msg = f"{table.num_rows} messages in one call; send at most {MAX_COMMIT_ROWS} at a time."
             raise UsageError(msg)
         if self._key is None or self.partitions == 1:
-            return _Call(table, {None: (table, range(table.num_rows))}, at=self._clock.monotonic())
+            return Call(table, {None: (table, range(table.num_rows))}, at=self._clock.monotonic())
         # Rows without a key: an exact resend must cut them as the first time, or it loses or repeats them.
         spare = self._turn() if sequence is None else sequence % self.partitions
-        return _Call(table, _split(table, self._key, self.partitions, spare), at=self._clock.monotonic())
+        return Call(table, _split(table, self._key, self.partitions, spare), at=self._clock.monotonic())
 
     def _turn(self) -> int:
         self._next = (self._next + 1) % self.partitions
@@ -251,14 +232,14 @@ class Producer:
                 finally:
                     self._buffer.done(calls)
 
-    def _commit(self, calls: Sequence[_Call], sequence: int | None) -> None:
+    def _commit(self, calls: Sequence[Call], sequence: int | None) -> None:
         """Commits the calls together, one entry a partition, and settles their futures."""
         with self._commit_lock:
             # An exact resend must meet its earlier self, so a sequence without a key has a fixed partition.
             turn = self._partition
             if turn is None:
                 turn = self._turn() if sequence is None else sequence % self.partitions
-            shares: dict[int, list[tuple[_Call, Table, Sequence[int]]]] = {}
+            shares: dict[int, list[tuple[Call, Table, Sequence[int]]]] = {}
             for call in calls:
                 for partition, (table, rows) in call.parts.items():
                     shares.setdefault(turn if partition is None else partition, []).append((call, table, rows))
@@ -290,50 +271,6 @@ class Producer:
                 index += table.num_rows
         for call in calls:
             call.settle(self.topic)
-
-
-@dataclass(slots=True)
-class _Call:
-    """The messages of one ``send`` or ``enqueue``, cut by partition (None: any), with their row numbers."""
-
-    table: Table
-    parts: dict[int | None, tuple[Table, Sequence[int]]]
-    future: Future[tuple[Ack, ...]] = field(default_factory=Future)
-    acks: list[Ack] = field(default_factory=list)
-    failed: list[int] = field(default_factory=list)
-    errors: list[BrokerlessError] = field(default_factory=list)
-    at: float = 0.0
-    """When it was taken, on the monotonic clock."""
-
-    def __post_init__(self) -> None:
-        # What is buffered cannot be called back; a cancelled future would break the sender when it is settled.
-        self.future.set_running_or_notify_cancel()
-
-    @property
-    def nbytes(self) -> int:
-        return int(self.table.nbytes)
-
-    def fail(self, error: BrokerlessError, rows: Sequence[int]) -> None:
-        self.errors.append(error)
-        self.failed.extend(rows)
-
-    def settle(self, topic: str) -> None:
-        final = next((e for e in self.errors if isinstance(e, ProducerFenced | UsageError)), None)
-        unknown = any(isinstance(error, CommitUnknown) for error in self.errors)
-        if not self.errors:
-            self.future.set_result(tuple(self.acks))
-        elif final is not None and not self.acks and not unknown:
-            self.future.set_exception(final)  # the same for all messages: none of them will ever be in the log
-        else:
-            failure = DeliveryFailed(
-                f"{len(self.failed)} of {self.table.num_rows} messages for {topic!r} are not acknowledged"
-                f"{' and may or may not appear later' if unknown else '; they are not in the log'}: {self.errors[0]}",
-                acknowledged=self.acks,
-                unacknowledged=sorted(self.failed),
-                unknown=unknown,
-            )
-            failure.__cause__ = self.errors[0]
-            self.future.set_exception(failure)
 
 
 class _PartitionWriter:
@@ -410,165 +347,6 @@ class _PartitionWriter:
     def _own(self) -> None:
         if self._epoch is None and self.producer_id is not None:
             self._epoch = self._log.claim(self.producer_id)
-
-
-def commit_table(
-    log: DeltaLog,
-    table: Table,
-    *,
-    txns: Mapping[str, int],
-    expect: Mapping[str, int],
-    timeout_s: float,
-    clock: Clock,
-) -> Commit:
-    """Uploads the rows as one object and commits it; an object that no entry can ever name is removed again.
-
-    Args:
-        log: of the partition.
-        table: rows of the topic's Arrow schema.
-        txns: as for ``DeltaLog.append``.
-        expect: likewise.
-        timeout_s: how long the commit is tried.
-        clock: time and the object's name.
-
-    Raises:
-        TxnAdvanced, NotCommitted, TopicDeleted, UnsupportedTable: nothing was written.
-        CommitUnknown: nobody can say yet.
-        StoreError: the store failed.
-    """
-    data = records.encode(table)
-    name = records.object_name(data, clock.uuid())
-    path = f"{log.table}/{name}"
-    uploaded_s, uploaded_us = clock.monotonic(), clock.time_us()
-
-    def put_again_if_late() -> None:
-        # We slept between upload and commit, so long that maintenance may have taken the object for an orphan. Both
-        # clocks: the monotonic one stands still while a machine sleeps, the wall clock can be set back.
-        waited_s = max(clock.monotonic() - uploaded_s, (clock.time_us() - uploaded_us) / 1e6)
-        if waited_s > UPLOAD_VALID_S:
-            put_again(log.store, path, data, clock=clock)
-
-    log.store.put(path, data)
-    add = Add(name, len(data), table.num_rows, uploaded_us // 1000)
-    try:
-        commit = log.append([add], txns, expect=expect, deadline_s=timeout_s)
-    except (TxnAdvanced, NotCommitted, UsageError):
-        with contextlib.suppress(StoreError):  # if it cannot be removed, maintenance does it
-            log.store.delete([path])
-        raise
-    except CommitUnknown:
-        with contextlib.suppress(StoreError):  # what is unknown already cannot become worse
-            put_again_if_late()
-        raise
-    try:
-        put_again_if_late()
-    except StoreError as error:
-        # Not "failed": the entry is in the log, and who sent the messages again would write them twice.
-        msg = (
-            f"{log.uri}: entry {commit.version} was written, but so late that its object may have been removed "
-            f"meanwhile, and the store did not take it again ({error})."
-        )
-        raise CommitUnknown(msg, table=log.uri, version=commit.version, commit_id=commit.commit_id) from error
-    return commit
-
-
-def put_again(store: Store, path: str, data: bytes, *, clock: Clock) -> None:
-    """Uploads an object whose entry is in the log already, where maintenance may have removed it meanwhile.
-
-    Tries for longer than the store does by itself: whoever gives up here leaves an entry without its object.
-
-    Raises:
-        StoreError: the store did not take it.
-    """
-    for attempt in range(_PUT_AGAIN_TRIES - 1):
-        with contextlib.suppress(StoreError):
-            store.put(path, data)
-            return
-        clock.backoff(attempt, base_s=1.0, cap_s=10.0)
-    store.put(path, data)
-
-
-class _Buffer:
-    """Calls that wait for the sender: bounded by bytes, cut into batches by time, rows and bytes."""
-
-    def __init__(self, linger_s: float, batch_rows: int, batch_bytes: int, buffer_bytes: int) -> None:
-        self._linger_s, self._rows, self._bytes, self._limit = linger_s, batch_rows, batch_bytes, buffer_bytes
-        self._calls: deque[_Call] = deque()
-        self._held = 0  # bytes waiting or being committed
-        self._waiting_rows = self._waiting_bytes = 0
-        self._taken_in = self._settled = 0  # calls, ever; they are settled in their order
-        self._flushing = 0
-        self.closed = False
-        self._change = threading.Condition()
-
-    def put(self, call: _Call, max_block_s: float) -> None:
-        with self._change:
-            # A call larger than the whole buffer passes when it is alone.
-            fits = self._change.wait_for(
-                lambda: self.closed or not self._held or self._held + call.nbytes <= self._limit, max_block_s
-            )
-            if self.closed:
-                msg = "The producer is closed."
-                raise BrokerlessError(msg)
-            if not fits:
-                msg = (
-                    f"{self._held} bytes wait to be committed and did not drain within {max_block_s} s; "
-                    "send more slowly, or raise buffer_bytes."
-                )
-                raise BufferFull(msg)
-            self._calls.append(call)
-            self._held += call.nbytes
-            self._waiting_rows += call.table.num_rows
-            self._waiting_bytes += call.nbytes
-            self._taken_in += 1
-            self._change.notify_all()
-
-    def take(self, clock: Clock) -> list[_Call] | None:
-        """The next batch; an empty list if there is none yet, None when closed and empty."""
-        with self._change:
-            self._change.wait_for(lambda: self._calls or self.closed)
-            if not self._calls:
-                return None
-            while not (self.closed or self._flushing or self._full()):
-                left = self._calls[0].at + self._linger_s - clock.monotonic()
-                if left <= 0:
-                    break
-                self._change.wait(left)
-            batch: list[_Call] = []
-            rows = size = 0
-            while self._calls:
-                call = self._calls[0]
-                if batch and (rows + call.table.num_rows > self._rows or size + call.nbytes > self._bytes):
-                    break
-                batch.append(self._calls.popleft())
-                rows, size = rows + call.table.num_rows, size + call.nbytes
-            self._waiting_rows -= rows
-            self._waiting_bytes -= size
-            return batch
-
-    def _full(self) -> bool:
-        return self._waiting_rows >= self._rows or self._waiting_bytes >= self._bytes
-
-    def done(self, calls: Sequence[_Call]) -> None:
-        with self._change:
-            self._held -= sum(call.nbytes for call in calls)
-            self._settled += len(calls)
-            self._change.notify_all()
-
-    def flush(self, timeout_s: float | None) -> bool:
-        with self._change:
-            self._flushing += 1
-            until = self._taken_in  # not "until empty": others may go on enqueueing for ever
-            self._change.notify_all()
-            try:
-                return self._change.wait_for(lambda: self._settled >= until, timeout_s)
-            finally:
-                self._flushing -= 1
-
-    def close(self) -> None:
-        with self._change:
-            self.closed = True
-            self._change.notify_all()
 
 
 def _concat(tables: Sequence[Table]) -> Table:

@@ -21,8 +21,8 @@ from brokerless.clock import SYSTEM, Clock
 from brokerless.entries import Add
 from brokerless.errors import BrokerlessError, CommitUnknown, ConfigError, PipelineError, PipelineFenced
 from brokerless.log import DeltaLog, TxnAdvanced, epoch_of
-from brokerless.producer import put_again
 from brokerless.spark.progress import Position, SourceOffset, app_id, covers, follows, position_in
+from brokerless.upload import put_again
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

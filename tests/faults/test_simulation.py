@@ -14,9 +14,10 @@ import pytest
 from brokerless.admin import create_topic, delete_topic
 from brokerless.errors import DeliveryFailed, PipelineError, StoreUnavailable, TopicDeleted
 from brokerless.log import DeltaLog
-from brokerless.producer import UPLOAD_VALID_S, Producer
+from brokerless.producer import Producer
 from brokerless.spark import outputs
 from brokerless.topics import Schema
+from brokerless.upload import UPLOAD_VALID_S
 from tests.sim.machine import simulated
 from tests.sim.run import run_seed
 from tests.support.checkpoints import write_checkpoint

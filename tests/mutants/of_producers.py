@@ -7,13 +7,15 @@ from typing import Final
 from tests.mutants.mutant import Mutant, Sim, by_tests
 
 _PRODUCER: Final = "brokerless/producer.py"
+_UPLOAD: Final = "brokerless/upload.py"
+_BUFFER: Final = "brokerless/buffer.py"
 _RECORDS: Final = "brokerless/records.py"
 _ADMIN: Final = "brokerless/admin.py"
 
 MUTANTS: Final = (
     Mutant(
         "the object goes before its entry",
-        _PRODUCER,
+        _UPLOAD,
         "    log.store.put(path, data)\n"
         "    add = Add(name, len(data), table.num_rows, uploaded_us // 1000)\n"
         "    try:\n"
@@ -77,7 +79,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "an object is removed only if no entry can ever name it",
-        _PRODUCER,
+        _UPLOAD,
         "    except (TxnAdvanced, NotCommitted, UsageError):\n",
         "    except (TxnAdvanced, NotCommitted, UsageError, CommitUnknown):\n",
         "A commit of unknown outcome appears later, and its messages are gone.",
@@ -85,7 +87,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "an object that waited long for its commit is put again",
-        _PRODUCER,
+        _UPLOAD,
         "        if waited_s > UPLOAD_VALID_S:",
         "        if False:",
         "Maintenance took the object for an orphan while its producer slept: acknowledged messages are gone.",
@@ -93,7 +95,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "how long an object waited is what either clock says",
-        _PRODUCER,
+        _UPLOAD,
         "        waited_s = max(clock.monotonic() - uploaded_s, (clock.time_us() - uploaded_us) / 1e6)",
         "        waited_s = (clock.time_us() - uploaded_us) / 1e6",
         "The same, where the wall clock was set back meanwhile.",
@@ -101,7 +103,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "an object of an unknown commit is put again, too",
-        _PRODUCER,
+        _UPLOAD,
         "        with contextlib.suppress(StoreError):  # what is unknown already cannot become worse\n"
         "            put_again_if_late()\n"
         "        raise\n",
@@ -111,7 +113,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "a commit whose object cannot be put again is unknown, not failed",
-        _PRODUCER,
+        _UPLOAD,
         "        raise CommitUnknown(msg, table=log.uri, version=commit.version,"
         " commit_id=commit.commit_id) from error",
         "        raise",
@@ -132,7 +134,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "an unknown outcome is not hidden by another partition's refusal",
-        _PRODUCER,
+        _BUFFER,
         "        elif final is not None and not self.acks and not unknown:",
         "        elif final is not None and not self.acks:",
         "Messages that may still appear are reported as never written, are sent again and are there twice.",

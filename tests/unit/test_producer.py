@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from brokerless.admin import create_topic, delete_topic
+from brokerless.buffer import Call
 from brokerless.clock import Clock
 from brokerless.consumer import Consumer
 from brokerless.errors import (
@@ -27,7 +28,7 @@ from brokerless.errors import (
 )
 from brokerless.log import DeltaLog
 from brokerless.partitioner import partition_of
-from brokerless.producer import Producer, _Call
+from brokerless.producer import Producer
 from brokerless.records import to_table
 from brokerless.topics import Schema
 from tests.support.fakes import FakeClock, FakeStore, Put
@@ -507,7 +508,7 @@ def test_a_buffered_call_cannot_be_cancelled(gate: Gate) -> None:
 
 def test_an_unknown_outcome_is_not_hidden_by_another_partitions_refusal() -> None:
     table = to_table([{"n": 1}, {"n": 2}], Schema.parse("n long"), topic="t", produced_at_us=0)
-    call = _Call(table, {})
+    call = Call(table, {})
     call.fail(ProducerFenced("another one took over"), [0])
     call.fail(CommitUnknown("nobody can say", table="t.1", version=3, commit_id="c"), [1])
     call.settle("t")
