@@ -30,7 +30,7 @@ from brokerless.testing import (
 )
 from brokerless.testing.faults import KINDS, Op, fault_from_json, fault_to_json, plan_to_json, plans_from_json
 from brokerless.testing.injector import Injector, Request
-from brokerless.testing.proxy import request_of
+from brokerless.testing.s3 import request_of
 from brokerless.testing.wire import Head
 from tests.support.fakes import START_US, FakeClock
 
