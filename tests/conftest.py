@@ -1,4 +1,4 @@
-"""Servers and roots that tests share."""
+"""Servers, roots and a clock that tests share."""
 
 from __future__ import annotations
 
@@ -11,11 +11,18 @@ import pytest
 
 from brokerless.settings import Settings
 from brokerless.store import create_bucket
+from tests.support.fakes import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BUCKET = "brokerless-tests"
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """Time that passes only where somebody sleeps."""
+    return FakeClock()
 
 
 @pytest.fixture(scope="session")

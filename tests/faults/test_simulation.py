@@ -79,11 +79,6 @@ def test_what_a_missing_safeguard_does_can_be_seen_again(monkeypatch: pytest.Mon
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def store(clock: FakeClock) -> FakeStore:
     store = FakeStore(clock)
     create_topic(store, "t", SCHEMA, clock=clock)

@@ -58,12 +58,12 @@ from brokerless.testing import (
     Truncated,
 )
 from brokerless.testing.faults import KINDS, plans_from_json
-from tests.support.fakes import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from brokerless import Settings
+    from tests.support.fakes import FakeClock
 
 pytest_plugins = ["brokerless.testing.plugin"]
 pytestmark = pytest.mark.faults
@@ -111,11 +111,6 @@ class Plain:
         deadline = time.monotonic() + WAIT_S
         while self.stored(key) != content:
             assert time.monotonic() < deadline
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
 
 
 @pytest.fixture

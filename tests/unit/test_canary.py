@@ -24,11 +24,6 @@ DEAD_LETTERS = "out.dead_letters"
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def store(clock: FakeClock) -> FakeStore:
     store = FakeStore(clock)
     create_topic(store, "in", input_schema(), clock=clock)

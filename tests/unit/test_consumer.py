@@ -29,11 +29,6 @@ SCHEMA = Schema.parse("n long")
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def store(clock: FakeClock) -> FakeStore:
     store = FakeStore(clock)
     create_topic(store, "t", SCHEMA, clock=clock)

@@ -19,11 +19,6 @@ from tests.support.fakes import START_US, FakeClock, FakeStore, Put
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def store(clock: FakeClock) -> FakeStore:
     store = FakeStore(clock)
     for topic in (NEW_YORK, PARIS):

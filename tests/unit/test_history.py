@@ -28,11 +28,6 @@ REPO = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def store(clock: FakeClock) -> FakeStore:
     store = FakeStore(clock)
     create_topic(store, "t", Schema.parse("id string, n long"), partitions=2, clock=clock)

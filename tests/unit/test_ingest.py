@@ -30,11 +30,6 @@ class Dying(BaseException):
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def store(clock: FakeClock) -> FakeStore:
     store = FakeStore(clock)
     create_topic(store, "t", SCHEMA, clock=clock)

@@ -34,11 +34,6 @@ SCHEMA = Schema.parse("n long").to_delta()
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def store(clock: FakeClock) -> FakeStore:
     return FakeStore(clock)
 

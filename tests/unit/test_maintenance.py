@@ -24,11 +24,6 @@ HOUR, DAY = 3600, 86400
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def store(clock: FakeClock) -> FakeStore:
     store = FakeStore(clock)
     create_topic(store, "t", SCHEMA, clock=clock)

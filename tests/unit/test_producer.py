@@ -41,11 +41,6 @@ WAIT_S = 10
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def store(clock: FakeClock) -> FakeStore:
     store = FakeStore(clock)
     create_topic(store, "t", SCHEMA, clock=clock)

@@ -52,11 +52,6 @@ MIB = 2**20
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def fake(clock: FakeClock) -> FakeStore:
     return FakeStore(clock)
 
