@@ -17,6 +17,8 @@ from tests.grid.world import Plan
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.proof.results import Attack
+
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(180)]
 
@@ -143,3 +145,30 @@ def test_the_command_says_how_to_repeat_a_failure(
     assert code == 1
     assert f"kept in {tmp_path / 'kept'}" in printed
     assert f"python -m tests.grid --seed 3 --rate 100 --without-spark --cells {order[0]},{order[1]}\n" in printed
+
+
+def test_a_run_that_is_resumed_leaves_out_what_was_survived_and_adds_to_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.grid import __main__ as command
+    from tests.grid.run import Result
+
+    kill = "producer/kill/entry:late"
+    recorded = {"details": [{"cell": kill, "seconds": 1.0}], "counts": {"cells": 1}, "seconds": 9.0, "commit": "abc"}
+    written: list[Attack] = []
+
+    def surviving(plan: Plan, cells: list[Cell], folder: Path, **options: object) -> list[Result]:
+        return [Result(folder, tried=cells, played=[(cell, 2.0) for cell in cells], seconds=4.0)]
+
+    monkeypatch.setattr(command, "read", lambda: {"grid": recorded})
+    monkeypatch.setattr(command, "write", written.append)
+    monkeypatch.setattr(command, "play_in_worlds", surviving)
+    globs = ["--cells", "producer/kill/entry:*", "--resume", "--record", "--seed", "3", "--folder", str(tmp_path)]
+    assert main(globs) == 0
+    assert [detail["cell"] for detail in written[0].details] == [
+        kill,
+        kill.replace("late", "before"),
+        kill.replace("late", "after"),
+    ]
+    assert [detail["commit"] for detail in written[0].details][:1] == ["abc"]
+    assert (written[0].counts["cells"], written[0].seconds) == (3, 13.0)

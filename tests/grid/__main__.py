@@ -12,14 +12,15 @@ import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from benchmarks.session import git_commit
 from brokerless.clock import SYSTEM
 from tests.grid.cells import all_cells, chosen, rota
 from tests.grid.roles import BREAK
 from tests.grid.run import Result, play_in_worlds
 from tests.grid.world import Plan
-from tests.proof.results import Attack, write
+from tests.proof.results import Attack, read, write
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +33,9 @@ SECONDS = 240.0
 def main(argv: Sequence[str] | None = None) -> int:
     """Plays cells, says what became of each, and returns 1 if anything was found."""
     args = _parser().parse_args(argv)
-    cells = [cell for cell in all_cells() if not (args.without_spark and cell.needs_spark)]
+    before = read().get("grid") if args.resume else None
+    known = {detail["cell"] for detail in before["details"]} if before else set()
+    cells = [cell for cell in all_cells() if not (args.without_spark and cell.needs_spark) and str(cell) not in known]
     seed = random.SystemRandom().randrange(100_000) if args.seed is None else args.seed
     wanted = chosen(cells, args.cells.split(",")) if args.cells else rota(cells, seed)
     if args.list:
@@ -61,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         total += world
         again += [world.tried] if world.failures and world.tried else []
         if args.record:  # after each world, because all of them take hours
-            write(_attack(total, seed, args))
+            write(_attack(total, seed, args, before))
     _summarise(total, wanted, seed)
     if total.failures:
         _say(f"The histories are kept in {folder}. To play the same cells again:")
@@ -86,6 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--without-spark", action="store_true", help="no pipeline, and none of its cells")
     parser.add_argument("--folder", type=Path, help="for histories and data (default: a temporary one)")
     parser.add_argument("--record", action="store_true", help="write docs/proof/grid.json")
+    parser.add_argument("--resume", action="store_true", help="leave out what docs/proof/grid.json says was survived")
     return parser
 
 
@@ -108,13 +112,18 @@ def _summarise(result: Result, wanted: Sequence[Cell], seed: int) -> None:
         _say(f"  {line}")
 
 
-def _attack(result: Result, seed: int, args: argparse.Namespace) -> Attack:
+def _attack(result: Result, seed: int, args: argparse.Namespace, before: dict[str, Any] | None) -> Attack:
     roles = Counter(f"role {cell.role}" for cell, _ in result.played)
     faults = Counter(f"fault {cell.fault}" for cell, _ in result.played)
-    counts: dict[str, float] = {"cells": len(result.played), **roles, **faults, **result.counts}
-    details = [{"cell": str(cell), "seconds": round(took, 1)} for cell, took in result.played]
+    counts: Counter[str] = Counter(cells=len(result.played)) + roles + faults + result.counts
+    details = [{"cell": str(cell), "seconds": round(took, 1), "commit": git_commit()} for cell, took in result.played]
+    seconds = result.seconds
+    if before is not None:  # what went before counts on, but for its failures: their cells were played again
+        counts.update(before["counts"])
+        details = [{"commit": before["commit"], **detail} for detail in before["details"]] + details
+        seconds += before["seconds"]
     command = shlex.join(_command(args, seed, args.cells or ""))
-    return Attack("grid", command, result.seconds, counts, result.failures, (seed, seed), details)
+    return Attack("grid", command, seconds, dict(counts), result.failures, (seed, seed), details)
 
 
 def _say(text: str) -> None:

@@ -37,7 +37,8 @@ class Result:
 
     Attributes:
         tried: the cells in their order; only the last one may have failed.
-        played: those that struck and were survived, with the seconds that each took.
+        played: those that struck and were survived, with the seconds that each took; none of a world whose verdict
+            is bad, because nobody knows which of them it was.
         failures: a line each; empty if all is well.
         counts: kills, pauses, messages and so on.
         folder: histories, what the roles said on standard error, and the server's data.
@@ -138,6 +139,7 @@ def play(
             _bring_in(world, result)
             for line in _verdicts(world):
                 result.failures.append(line)
+                result.played.clear()
                 say(f"  FAILED: {line}")
     except GridError as error:
         result.failures.append(str(error))
