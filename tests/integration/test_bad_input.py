@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import socket
@@ -13,26 +14,13 @@ from typing import ClassVar
 import pytest
 
 from brokerless.local import server as servers
-from brokerless.local.server import start_embedded
 from brokerless.settings import Settings
 from brokerless.spark import java
 from brokerless.store import create_bucket
-from tests.support.cli import Cli, assert_refused, cli_on, cli_without_bucket
+from tests.support.cli import Cli, assert_refused, cli_without_bucket
 
 SCHEMA = "date string, n long"
 GOOD = '{"date": "d", "n": 1}\n'
-
-
-@pytest.fixture(scope="module")
-def endpoint(tmp_path_factory):
-    with start_embedded(tmp_path_factory.mktemp("server")) as server:
-        yield server.endpoint
-
-
-@pytest.fixture
-def cli(endpoint, tmp_path, monkeypatch) -> Cli:
-    monkeypatch.chdir(tmp_path)
-    return cli_on(endpoint, f"s3://brokerless-tests/{uuid.uuid4().hex}", tmp_path / "state")
 
 
 @pytest.fixture
@@ -220,9 +208,9 @@ def test_the_profile_aws_needs_a_root(cli):
     assert_refused(result, "aws", "BROKERLESS_ROOT", "--root")
 
 
-def test_missing_bucket_is_created_on_a_local_server(endpoint, tmp_path, monkeypatch):
+def test_missing_bucket_is_created_on_a_local_server(embedded_settings, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    cli = cli_without_bucket(endpoint, "s3://created-on-demand", tmp_path)
+    cli = cli_without_bucket(embedded_settings.endpoint, "s3://created-on-demand", tmp_path)
     assert_refused(cli("topics", "list"), "'created-on-demand'", "create it")
     assert cli("topics", "create", "t", "--schema", SCHEMA).exit_code == 0
     assert [topic["topic"] for topic in cli.json("topics", "list")] == ["t"]
@@ -232,12 +220,10 @@ def test_missing_bucket_is_created_on_a_local_server(endpoint, tmp_path, monkeyp
     "args",
     [["topics", "list"], ["topics", "create", "t", "--schema", SCHEMA], ["produce", "t"], ["tail", "t", "--once"]],
 )
-def test_missing_bucket_is_an_error_on_aws(endpoint, tmp_path, monkeypatch, args):
+def test_missing_bucket_is_an_error_on_aws(embedded_settings, tmp_path, monkeypatch, args):
     """On a cloud, buckets are infrastructure's; the embedded server stands in for AWS here."""
     monkeypatch.chdir(tmp_path)
-    cli = Cli(
-        Settings("aws", "s3://never-created", endpoint=endpoint, access_key="a", secret_key="b", state_dir=tmp_path)
-    )
+    cli = Cli(dataclasses.replace(embedded_settings, profile="aws", root="s3://never-created", state_dir=tmp_path))
     for _ in range(2):  # the second time too: nothing was created by the way
         assert_refused(cli(*args, stdin=GOOD), "'never-created'", "does not exist", "create it")
 

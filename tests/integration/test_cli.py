@@ -17,24 +17,11 @@ from arro3.io import read_parquet
 
 from brokerless.consumer import Consumer
 from brokerless.local.example import zone_messages
-from brokerless.local.server import start_embedded
 from brokerless.producer import Producer
-from tests.support.cli import Cli, assert_refused, cli_on
+from tests.support.cli import Cli, assert_refused
 
 REPO = Path(__file__).parents[2]
 SCHEMA = "date string, message string"
-
-
-@pytest.fixture(scope="module")
-def endpoint(tmp_path_factory):
-    with start_embedded(tmp_path_factory.mktemp("server")) as server:
-        yield server.endpoint
-
-
-@pytest.fixture
-def cli(endpoint, tmp_path, monkeypatch) -> Cli:
-    monkeypatch.chdir(tmp_path)
-    return cli_on(endpoint, f"s3://cli/{tmp_path.name}", tmp_path / "state")
 
 
 def json_lines(rows) -> str:

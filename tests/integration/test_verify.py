@@ -19,7 +19,6 @@ from brokerless import Consumer, DeltaLog, Offset, Producer, Schema, create_topi
 from brokerless.cli.verify import _Watch
 from brokerless.clock import SYSTEM
 from brokerless.entries import ENGINE_KEY, PARTITIONS_KEY, Add, Metadata, Protocol, build_entry
-from brokerless.local.server import start_embedded
 from brokerless.maintenance import Maintainer, storage_options
 from brokerless.parquet import row_count
 from brokerless.positions import PositionedRow, write_once
@@ -27,7 +26,7 @@ from brokerless.verify import History, RecordingConsumer, RecordingProducer, che
 from brokerless.verify.checker import KINDS
 from brokerless.verify.table import SAMPLE_FILES, TableReport, verify_table, verify_topic
 from tests.support.checkpoints import clean_up, write_checkpoint
-from tests.support.cli import Cli, assert_refused, cli_on
+from tests.support.cli import Cli, assert_refused
 from tests.support.fakes import FakeClock
 
 if TYPE_CHECKING:
@@ -35,18 +34,6 @@ if TYPE_CHECKING:
 
 REPO = Path(__file__).parents[2]
 SCHEMA = Schema.parse("id string, n long")
-
-
-@pytest.fixture(scope="module")
-def endpoint(tmp_path_factory):
-    with start_embedded(tmp_path_factory.mktemp("server")) as server:
-        yield server.endpoint
-
-
-@pytest.fixture
-def cli(endpoint, tmp_path, monkeypatch) -> Cli:
-    monkeypatch.chdir(tmp_path)
-    return cli_on(endpoint, f"s3://verify/{tmp_path.name}", tmp_path / "state")
 
 
 @pytest.fixture
