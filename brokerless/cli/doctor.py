@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import http.client
 import importlib.metadata
@@ -117,7 +118,7 @@ def diagnose(options: Common) -> Iterator[Check]:
         for name in ("endpoint", "clock", "credentials", "bucket", "conditional PUT"):
             yield Check(name, "skip", "needs the settings")
         return
-    yield Check("settings", "ok", f"profile {settings.profile}, topics in {settings.root}")
+    yield _settings(settings)
     yield from _store(settings)
 
 
@@ -222,6 +223,15 @@ def _disk() -> Iterator[Check]:
             continue
         verdict: Verdict = "fail" if free < _DISK_FAIL else "warn" if free < _DISK_WARN else "ok"
         yield Check(name, verdict, f"{free / 2**30:.1f} GiB free at {folder}", "" if verdict == "ok" else fixes[name])
+
+
+def _settings(settings: Settings, dotenv: Path = Path(".env")) -> Check:
+    """What is used; a file with a secret that others on this machine can read is worth a warning."""
+    text = f"profile {settings.profile}, topics in {settings.root}"
+    with contextlib.suppress(OSError):  # no such file
+        if dotenv.stat().st_mode & 0o077 and "SECRET" in dotenv.read_text(encoding="utf-8-sig"):
+            return Check("settings", "warn", f"{text}; others can read {dotenv}, which has a secret", "chmod 600 .env")
+    return Check("settings", "ok", text)
 
 
 def _store(settings: Settings) -> Iterator[Check]:

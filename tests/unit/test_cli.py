@@ -371,6 +371,24 @@ def test_doctor_fails_with_a_fix(cli):
     assert checks["bucket"]["verdict"] == "skip"
 
 
+@pytest.mark.parametrize(
+    ("mode", "line", "verdict"),
+    [
+        (0o644, "AWS_SECRET_ACCESS_KEY=hidden", "warn"),
+        (0o600, "AWS_SECRET_ACCESS_KEY=hidden", "ok"),
+        (0o644, "AWS_REGION=eu-west-1", "ok"),
+    ],
+)
+def test_doctor_warns_of_secrets_that_others_can_read(cli, tmp_path, mode, line, verdict):
+    (tmp_path / ".env").write_text(f"{line}\n")
+    (tmp_path / ".env").chmod(mode)
+    result = cli("doctor", "--json")
+    settings = next(check for check in json.loads(result.stdout) if check["name"] == "settings")
+    assert settings["verdict"] == verdict
+    assert (settings["fix"] == "chmod 600 .env") == (verdict == "warn")
+    assert "hidden" not in result.output
+
+
 @pytest.mark.parametrize("offset_s", [0.0, 30.0, -30.0])
 def test_clock_skew_is_measured_against_the_servers_date(offset_s):
     from http.server import BaseHTTPRequestHandler, HTTPServer
