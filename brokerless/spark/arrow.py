@@ -1,4 +1,4 @@
-"""Arrow tables beside Spark: columns in order, dead letters apart, ages as a histogram. No per-row Python."""
+"""Arrow tables beside Spark: dead letters apart, ages as a histogram. No per-row Python."""
 
 from __future__ import annotations
 
@@ -12,17 +12,6 @@ from brokerless.topics import PRODUCED_AT
 
 DEAD_LETTER: Final = "_dead_letter"
 """The struct column that marks a row as a dead letter: its fields are the dead-letter topic's columns."""
-
-
-def with_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The table with exactly these columns, in order; those it lacks (another topic's) are null."""
-    if table.column_names == schema.names:
-        return table
-    have = set(table.column_names)
-    rows = table.num_rows
-    return pa.table(
-        {f.name: table.column(f.name) if f.name in have else pa.nulls(rows, f.type) for f in schema}
-    )  # fmt: skip
 
 
 def split_dead_letters(table: pa.Table) -> tuple[pa.Table, pa.Table | None]:

@@ -267,10 +267,8 @@ class Reader(DataSourceStreamReader):
         """The rows of a slice, as Arrow batches in log order."""
         import numpy as np
         import pyarrow as pa
-        from pyspark.sql.pandas.types import to_arrow_schema
 
         from brokerless import records
-        from brokerless.spark.arrow import with_columns
 
         cure_worker()
         if not isinstance(partition, Slice):
@@ -280,10 +278,12 @@ class Reader(DataSourceStreamReader):
         load = partial(records.load, store)
         loaded = read_pool().map(load, paths) if len(paths) > 1 else map(load, paths)
         metadata = _flag(self._options, "metadata")
-        names = self._schema.names[: -len(METADATA)] if metadata else self._schema.names
-        columns = pa.schema([to_arrow_schema(self._schema, timestamp_utc=True).field(name) for name in names])
-        for (table, version, index, _), messages in zip(partition.objects, loaded, strict=True):
-            rows = with_columns(pa.table(messages), columns)
+        fields = self._schema.fields[: -len(METADATA)] if metadata else self._schema.fields
+        columns = [Column(field.name, str(field.dataType.jsonValue())) for field in fields]
+        for (table, version, index, path), messages in zip(partition.objects, loaded, strict=True):
+            if not messages.num_rows:
+                continue  # columns of another writer, perhaps
+            rows = pa.table(records.with_columns(messages, columns, path=f"{store.uri}/{path}"))
             if metadata:
                 topic, number = split_table(table)
                 rows = rows.append_column("_topic", pa.repeat(pa.scalar(topic), rows.num_rows))

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from arro3.core import Table
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 from brokerless.admin import create_dead_letters, create_topic
 from brokerless.entries import Add
-from brokerless.errors import ConfigError, OffsetOutOfRange, PipelineError, SchemaError
+from brokerless.errors import ConfigError, OffsetOutOfRange, PipelineError, SchemaError, StoreError
 from brokerless.log import DeltaLog
 from brokerless.producer import Producer
+from brokerless.records import encode
 from brokerless.settings import Settings
 from brokerless.spark.failures import named_error
 from brokerless.spark.progress import app_id, covers, follows
@@ -173,6 +175,25 @@ def test_metadata_and_missing_columns(settings: Settings, store: Store) -> None:
         {"id": 8, **common, "_version": 2, "_index": 0},
         {"id": 9, **common, "_version": 2, "_index": 1},
     ]
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [(pa.array([7], pa.int32()), [7]), (pa.array(["7"]), "as Utf8, but the table has it as long")],
+)
+def test_another_writers_column_is_widened_or_refused_by_name(
+    settings: Settings, store: Store, column: pa.Array, expected: list[int] | str
+) -> None:
+    data = encode(Table.from_arrow(pa.table({"id": column})))
+    store.put("a/x.parquet", data)
+    DeltaLog(store, "a").append([Add("x.parquet", len(data), 1, 0)])
+    source = reader(settings)
+    start, end = source.initialOffset(), source.latestOffset()
+    if isinstance(expected, str):
+        with pytest.raises(StoreError, match=rf"a/x\.parquet has the column 'id' {expected}"):
+            ids_of(source, start, end)
+    else:
+        assert ids_of(source, start, end) == expected
 
 
 def test_a_file_that_was_added_twice_is_read_once(settings: Settings, store: Store) -> None:
