@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.session import git_commit
 from brokerless.clock import SYSTEM
+from brokerless.spark.classes import ensure_archive
 from tests.grid.cells import all_cells, chosen, rota
 from tests.grid.roles import BREAK
 from tests.grid.run import Result, play_in_worlds
@@ -49,6 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _say(f"The folder {folder} is not empty; name another one.")
         return 2
     spark = not args.without_spark and (not args.cells or any(cell.needs_spark for cell in wanted))
+    if spark:
+        ensure_archive()  # half a minute once, and less at each of the many starts
     plan = Plan(
         spark=spark,
         minio=args.minio,
