@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.session import git_commit
 from brokerless.clock import SYSTEM
+from brokerless.errors import ConfigError
 from brokerless.spark.classes import ensure_archive
 from tests.grid.cells import all_cells, chosen, rota
 from tests.grid.roles import BREAK
@@ -136,4 +137,7 @@ def _say(text: str) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that no role outlives its world
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except ConfigError as error:  # no MinIO binary, a port that is taken
+        sys.exit(str(error))

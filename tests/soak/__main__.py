@@ -10,6 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from brokerless.errors import ConfigError
 from tests.proof.results import Attack, write
 from tests.soak.run import Options, Outcome, Soak
 
@@ -85,4 +86,7 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except ConfigError as error:  # no MinIO binary, a port that is taken
+        sys.exit(str(error))
