@@ -95,7 +95,7 @@ class Cell:
     @property
     def restarts_spark(self) -> bool:
         """Whether the pipeline has to be started anew, which takes many times longer than all else."""
-        ends = {"kill", "zombie", "denied", "expired"} if self.role == "pipeline" else {"kill"}
+        ends = {"kill", "zombie", *FATAL} if self.role == "pipeline" else {"kill"}
         return self.role in SPARK and (self.step.at_start or self.fault in ends)
 
 
@@ -171,6 +171,9 @@ REQUEST_FAULTS: Final[dict[str, dict[Side, Fault]]] = {
     "clock-skew": {"after": ClockSkew(3600.0)},
 }
 """Faults of one request, by the side on which they strike it."""
+
+FATAL: Final[frozenset[str]] = frozenset({"denied", "expired"})
+"""A pipeline that meets these ends by their name, and its supervisor starts it again."""
 
 
 def all_cells() -> list[Cell]:

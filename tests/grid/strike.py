@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from brokerless.store import RETRY_TIMEOUT_S
 from brokerless.testing import Gate, Held, LostAnswer, Reset, Rule, Script, StaleAbsence
-from tests.grid.cells import REQUEST_FAULTS
+from tests.grid.cells import FATAL, REQUEST_FAULTS
 from tests.grid.world import GridError
 
 if TYPE_CHECKING:
@@ -85,6 +85,8 @@ def _strike_request(world: World, cell: Cell, victim: Incarnation) -> None:
     world.wait(f"a request for {cell}", is_struck, within_s=world.plan.moment_s)
     proxy.clear()
     world.counts["faults of requests"] += 1
+    if victim.role == "pipeline" and cell.fault in FATAL:  # or the next cell would wait for requests of the dying
+        world.wait(f"a successor of {victim}", lambda: world.current["pipeline"] is not victim)
 
 
 def _kill(world: World, cell: Cell, victim: Incarnation, gate: Gate) -> None:
