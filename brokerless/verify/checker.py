@@ -31,97 +31,35 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Final
 
 from brokerless.verify.history import garbage_left
+from brokerless.verify.state import (
+    BITS,
+    Call,
+    GroupState,
+    Incarnation,
+    PartitionState,
+    Tenure,
+    TopicState,
+    at,
+    key_of,
+    name_of,
+    offset_text,
+    range_text,
+)
+from brokerless.verify.verdict import Findings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from brokerless.verify.history import Event, Id, Outcome
+    from brokerless.verify.history import Event, Id
+    from brokerless.verify.verdict import Kind, Verdict
 
-Kind = Literal[
-    "lost",
-    "duplicate",
-    "duplicate-delivery",
-    "phantom",
-    "failed-but-seen",
-    "gap",
-    "reordered",
-    "non-monotonic-poll",
-    "two-owners",
-    "zombie-write",
-    "inconsistent-offset",
-]
-KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
-
-SHOWN: Final = 100
-"""How many findings of a kind a verdict describes; it counts all of them."""
-
-_BITS: Final = 32  # an offset as one number: version << 32 | index; an index is below a million in this kit's commits
-_INDEX: Final = 2**_BITS - 1
 _PLACE: Final = 96  # a place among all partitions: partition number << 96 | offset
-_NEVER: Final = float("inf")
 _Span = tuple[str, int, int, int]  # topic, partition, first offset, rows
 _ABSENT: Final = object()
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that must not be.
-
-    Attributes:
-        events: numbers of the events that show it, from 1: the line in the file, if the history is one file.
-    """
-
-    kind: Kind
-    text: str
-    events: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What was found.
-
-    Attributes:
-        findings: at most ``SHOWN`` of each kind, in the order of ``KINDS``.
-        found: how many there are, by kind; kinds without any are left out.
-        counts: what was looked at.
-    """
-
-    findings: tuple[Finding, ...]
-    found: Mapping[Kind, int]
-    counts: Mapping[str, int]
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing was found."""
-        return not self.found
-
-    def to_json(self) -> dict[str, Any]:
-        """All of it, as ``json.dumps`` takes it."""
-        return {
-            "ok": self.ok,
-            "found": dict(self.found),
-            "counts": dict(self.counts),
-            "findings": [{"kind": f.kind, "text": f.text, "events": list(f.events)} for f in self.findings],
-        }
-
-    def text(self, *, shown: int = 10) -> str:
-        """For people: a line of counts, then at most ``shown`` findings of each kind."""
-        looked = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in self.counts.items() if count)
-        lines = [f"{'OK' if self.ok else 'FAILED'}: {looked or 'nothing to judge'}."]
-        for kind, count in self.found.items():
-            lines.append(f"{kind}: {count:,}")
-            some = [finding for finding in self.findings if finding.kind == kind][:shown]
-            for finding in some:
-                numbers = ", ".join(map(str, finding.events))
-                lines.append(f"  {finding.text}{f' (events {numbers})' if numbers else ''}")
-            if count > len(some):
-                lines.append(f"  ... and {count - len(some):,} more")
-        return "\n".join(lines)
 
 
 def check(events: Iterable[Event]) -> Verdict:
@@ -144,184 +82,22 @@ def log_order(events: Iterable[Event], topic: str) -> dict[int, list[Id]]:
     for event in events:
         if event.op == "poll" and event.topic == topic and event.partition is not None and event.offset is not None:
             log = partitions.setdefault(event.partition, {})
-            for key, one in enumerate(event.ids, _key(event.offset)):
+            for key, one in enumerate(event.ids, key_of(event.offset)):
                 log.setdefault(key, one)
     return {number: [log[key] for key in sorted(log)] for number, log in sorted(partitions.items())}
-
-
-def check_pipeline(
-    inputs: Mapping[tuple[str, int], Sequence[Id]],
-    output: Mapping[int, Sequence[Id]],
-    dead_letters: Mapping[int, Sequence[Id]],
-) -> Verdict:
-    """Whether a pipeline that makes one row of each did so: rows in = rows out + dead letters, each exactly once.
-
-    Rows keep their ids through the pipeline. Within each partition of the output (and of the dead letters), rows of
-    one input partition stand in their order.
-
-    Args:
-        inputs: what is in the inputs, by topic and partition, in log order.
-        output: what is in the output, by partition, in log order (see ``log_order``).
-        dead_letters: likewise.
-    """
-    found = _Findings()
-    source: dict[Id, tuple[tuple[str, int], int]] = {}
-    for where, ids in inputs.items():
-        for row, one in enumerate(ids):
-            if source.setdefault(one, (where, row)) != (where, row):
-                found.add("duplicate", f"{one!r} is twice in the inputs, so nobody can tell where its row came from")
-    seen: dict[Id, str] = {}
-    for name, partitions in (("output", output), ("dead letters", dead_letters)):
-        for number, ids in partitions.items():
-            last: dict[tuple[str, int], int] = {}
-            for one in ids:
-                here = f"{name}, partition {number}"
-                if one not in source:
-                    found.add("phantom", f"{one!r} is in {here}, but in no input")
-                    continue
-                if one in seen:
-                    found.add("duplicate", f"{one!r} is in {seen[one]} and (again) in {here}")
-                    continue
-                seen[one] = here
-                where, row = source[one]
-                if row < last.get(where, -1):
-                    found.add("reordered", f"{one!r} stands in {here} behind a later row of {_name(*where)}")
-                last[where] = max(row, last.get(where, -1))
-    for one, (where, row) in source.items():
-        if one not in seen:
-            found.add("lost", f"{one!r}, row {row} of {_name(*where)}, is neither in the output nor a dead letter")
-    counts = {
-        "rows_in": sum(map(len, inputs.values())),
-        "rows_out": sum(map(len, output.values())),
-        "dead_letters": sum(map(len, dead_letters.values())),
-    }
-    return found.verdict(counts)
-
-
-class _Findings:
-    def __init__(self) -> None:
-        self._shown: dict[Kind, list[Finding]] = {kind: [] for kind in KINDS}
-        self._found: Counter[Kind] = Counter()
-
-    def add(self, kind: Kind, text: str, *events: int) -> None:
-        self._found[kind] += 1
-        if len(self._shown[kind]) < SHOWN:
-            self._shown[kind].append(Finding(kind, text, tuple(sorted({number for number in events if number}))))
-
-    def verdict(self, counts: Mapping[str, int]) -> Verdict:
-        findings = tuple(finding for kind in KINDS for finding in self._shown[kind])
-        return Verdict(findings, {kind: self._found[kind] for kind in KINDS if self._found[kind]}, counts)
-
-
-@dataclass(slots=True, eq=False)
-class _Call:
-    """One call of ``send``: what it tried, and what it learned."""
-
-    process: str
-    begun: int
-    ids: Sequence[Id]
-    queued: bool
-    ended: float = _NEVER
-    outcome: Outcome = "unknown"
-    partial: dict[Id, Outcome] | None = None  # where it differs between its messages
-    acks: Sequence[Sequence[int]] = ()
-
-    def of(self, one: Id) -> Outcome:
-        return self.partial.get(one, self.outcome) if self.partial else self.outcome
-
-    def acknowledged(self) -> Sequence[Id]:
-        if not self.partial:
-            return self.ids if self.outcome == "ok" else ()
-        return [one for one in self.ids if self.of(one) == "ok"]
-
-
-@dataclass(slots=True, eq=False)
-class _Topic:
-    name: str
-    sent: dict[Id, tuple[_Call, int]] = field(default_factory=dict)  # the first call with it, and the row there
-    again: dict[Id, list[_Call]] = field(default_factory=dict)  # the others
-    calls: list[_Call] = field(default_factory=list)
-    seen: dict[Id, int] = field(default_factory=dict)  # its place
-    doubled: set[Id] = field(default_factory=set)  # seen at two offsets, so their order says nothing
-    has_sends: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class _Partition:
-    topic: _Topic
-    number: int
-    base: int  # of its places
-    log: dict[int, Id] = field(default_factory=dict)
-    spans: dict[int, Sequence[Id]] = field(default_factory=dict)  # the messages from an offset on, as first seen
-    shown: dict[int, int] = field(default_factory=dict)  # version -> the first event with something of it
-    readers: list[_Reader] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        return _name(self.topic.name, self.number)
-
-    def event(self, key: int) -> int:
-        """The event that first showed something of this offset's commit; 0 if none did."""
-        return self.shown.get(key >> _BITS, 0)
-
-
-@dataclass(slots=True, eq=False)
-class _Reader:
-    """One incarnation: from where a process began to read a partition until it is told to read elsewhere."""
-
-    process: str
-    partition: _Partition
-    start: int
-    last: int  # the last offset that it got
-    next: int  # its position
-    event: int
-    call: int = -1
-    spans: list[tuple[int, int]] = field(default_factory=list)  # (first offset, messages)
-    rows: int = 0
-    delivered: set[int] | None = None  # made when it goes back for the first time
-    holes: list[tuple[int, int]] = field(default_factory=list)
-    tenure: _Tenure | None = None
-
-    def keys(self) -> set[int]:
-        if self.delivered is None:
-            self.delivered = {key for first, rows in self.spans for key in range(first, first + rows)}
-        return self.delivered
-
-
-@dataclass(slots=True, eq=False)
-class _Tenure:
-    """A process's time as the owner of a partition. Of one that never gave it up, until it was last heard of."""
-
-    process: str
-    begun: int
-    last: int
-    released: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class _Group:
-    """What a group did in one partition."""
-
-    name: str
-    partition: _Partition
-    tenures: list[_Tenure] = field(default_factory=list)
-    present: dict[str, _Tenure] = field(default_factory=dict)  # process -> the one that it has not given up
-    committed: int = -1  # the furthest that was ever tried
-    committed_by: int = 0
-    holder: str | None = None
-    succeeded: dict[str, int] = field(default_factory=dict)  # process -> its successor's first commit
 
 
 class _Judge:
     """Takes the events one by one, and then says what it found."""
 
     def __init__(self) -> None:
-        self._found = _Findings()
-        self._topics: dict[str, _Topic] = {}
-        self._partitions: dict[tuple[str, int], _Partition] = {}
-        self._numbered: list[_Partition] = []
-        self._calls: dict[tuple[str, int], _Call] = {}
-        self._readers: dict[tuple[str, str, int], _Reader] = {}
-        self._groups: dict[tuple[str, str, int], _Group] = {}
+        self._found = Findings()
+        self._topics: dict[str, TopicState] = {}
+        self._partitions: dict[tuple[str, int], PartitionState] = {}
+        self._numbered: list[PartitionState] = []
+        self._calls: dict[tuple[str, int], Call] = {}
+        self._readers: dict[tuple[str, str, int], Incarnation] = {}
+        self._groups: dict[tuple[str, str, int], GroupState] = {}
         self._commits: dict[tuple[str, int], int] = {}
         # Producers' acknowledgements: topic, producer id, partition -> version, process, event.
         self._owners: defaultdict[tuple[str, str, int], list[tuple[int, str, int]]] = defaultdict(list)
@@ -365,7 +141,7 @@ class _Judge:
     def _send(self, number: int, event: Event) -> None:
         topic = self._topic(event.topic)
         if event.type == "invoke":
-            call = _Call(event.process, number, event.ids, event.queued)
+            call = Call(event.process, number, event.ids, event.queued)
             self._calls[event.process, event.call] = call
             topic.calls.append(call)
             topic.has_sends = True
@@ -394,7 +170,7 @@ class _Judge:
         partition = self._partition(event.topic, who[2]) if reader is None else reader.partition
         if event.ids and event.offset is not None:
             version, index = event.offset
-            first = version << _BITS | index
+            first = version << BITS | index
             count = len(event.ids)
             self._remember(partition, first, event.ids, number)
             if reader is None:
@@ -412,16 +188,16 @@ class _Judge:
             reader.next = max(reader.next, first + count)
         if reader is not None:
             if event.next is not None:
-                reader.next = max(reader.next, _key(event.next))
+                reader.next = max(reader.next, key_of(event.next))
             reader.event = number
             if reader.tenure is not None and not reader.tenure.released:
                 reader.tenure.last = number
 
-    def _remember(self, partition: _Partition, first: int, ids: Sequence[Id], number: int) -> None:
+    def _remember(self, partition: PartitionState, first: int, ids: Sequence[Id], number: int) -> None:
         known = partition.spans.get(first)
         if known is None:
             partition.spans[first] = ids
-            partition.shown.setdefault(first >> _BITS, number)
+            partition.shown.setdefault(first >> BITS, number)
         elif known == ids:
             return  # as another reader saw it
         log, seen, base = partition.log, partition.topic.seen, partition.base
@@ -434,51 +210,51 @@ class _Judge:
                 if other != place:
                     self._duplicate(partition.topic, one, other, place, number)
             elif before != one:
-                text = f"{one!r} was seen at {_at(partition, key)}, where {before!r} was seen before"
+                text = f"{one!r} was seen at {at(partition, key)}, where {before!r} was seen before"
                 self._found.add("inconsistent-offset", text, partition.event(key), number)
                 seen.setdefault(one, place)
 
-    def _duplicate(self, topic: _Topic, one: Id, other: int, place: int, number: int) -> None:
+    def _duplicate(self, topic: TopicState, one: Id, other: int, place: int, number: int) -> None:
         topic.doubled.add(one)
         places = [self._placed(at) for at in (other, place)]
-        where = " and ".join(_at(partition, key) for partition, key in places)
+        where = " and ".join(at(partition, key) for partition, key in places)
         sends = [call.begun for call in self._attempts(topic, one)]
         self._found.add("duplicate", f"{one!r} is at {where}", places[0][0].event(places[0][1]), number, *sends)
 
-    def _went_back(self, reader: _Reader, first: int, number: int, *, within: bool) -> None:
+    def _went_back(self, reader: Incarnation, first: int, number: int, *, within: bool) -> None:
         kind: Kind = "reordered" if within else "non-monotonic-poll"
         what = "within one poll" if within else "in its next poll"
-        text = f"{reader.process} got {_at(reader.partition, first)} {what}, after {_offset(reader.last)}"
+        text = f"{reader.process} got {at(reader.partition, first)} {what}, after {offset_text(reader.last)}"
         self._found.add(kind, text, reader.event, number)
         reader.keys()  # from now on each offset has to be looked up
 
-    def _deliver_again(self, reader: _Reader, delivered: set[int], keys: range, number: int) -> None:
+    def _deliver_again(self, reader: Incarnation, delivered: set[int], keys: range, number: int) -> None:
         for key in keys:
             if key in delivered:
-                text = f"{reader.process} got {_at(reader.partition, key)} twice"
+                text = f"{reader.process} got {at(reader.partition, key)} twice"
                 self._found.add("duplicate-delivery", text, reader.partition.event(key), number)
         delivered.update(keys)
 
-    def _skipped(self, reader: _Reader, first: int, number: int) -> None:
+    def _skipped(self, reader: Incarnation, first: int, number: int) -> None:
         """The beginning of a commit, or its middle, is missing: there can be no index without those below it."""
-        version = first >> _BITS << _BITS
+        version = first >> BITS << BITS
         begin = max(version, reader.last + 1, reader.start)
         reader.holes.append((begin, first))
-        text = f"{reader.process} passed over {_range(reader.partition, begin, first)}"
+        text = f"{reader.process} passed over {range_text(reader.partition, begin, first)}"
         self._found.add("gap", text, reader.event, number)
 
     def _assign(self, number: int, event: Event) -> None:
         partition = self._partition(event.topic, event.partition or 0)
         who = (event.process, event.topic, partition.number)
         self._readers.pop(who, None)
-        start = None if event.offset is None else _key(event.offset)
+        start = None if event.offset is None else key_of(event.offset)
         reader = None if start is None else self._open(who, partition, start, number)
         if event.group is None:
             return
         group = self._group(event.group, partition)
         tenure = group.present.get(event.process)
         if tenure is None:
-            tenure = group.present[event.process] = _Tenure(event.process, number, number)
+            tenure = group.present[event.process] = Tenure(event.process, number, number)
             group.tenures.append(tenure)
             group.succeeded.pop(event.process, None)
         tenure.last = number
@@ -486,8 +262,8 @@ class _Judge:
             reader.tenure = tenure
         if start is not None and start > group.committed >= 0:
             text = (
-                f"group {group.name} goes on at {_at(partition, start)}, though it was committed only up to "
-                f"{_offset(group.committed)}"
+                f"group {group.name} goes on at {at(partition, start)}, though it was committed only up to "
+                f"{offset_text(group.committed)}"
             )
             self._found.add("gap", text, group.committed_by, number)
 
@@ -506,8 +282,8 @@ class _Judge:
         key = (event.process, event.call)
         if event.type == "invoke":
             self._commits[key] = number
-            if _key(event.offset) > group.committed:
-                group.committed, group.committed_by = _key(event.offset), number
+            if key_of(event.offset) > group.committed:
+                group.committed, group.committed_by = key_of(event.offset), number
             return
         begun = self._commits.pop(key, 0)
         if event.type != "ok":
@@ -527,7 +303,7 @@ class _Judge:
 
     # Judgement
 
-    def _judge_messages(self, topic: _Topic) -> None:
+    def _judge_messages(self, topic: TopicState) -> None:
         if not topic.has_sends:
             return
         for one in sorted(topic.seen.keys() - topic.sent.keys(), key=topic.seen.__getitem__):
@@ -543,21 +319,21 @@ class _Judge:
                     text = f"{one!r} was reported as failed, but is at {self._where(topic, one)}"
                     self._found.add("failed-but-seen", text, call.begun, int(call.ended), self._saw(topic, one))
 
-    def _judge_order(self, partition: _Partition, keys: Sequence[int]) -> None:
+    def _judge_order(self, partition: PartitionState, keys: Sequence[int]) -> None:
         sent, log = partition.topic.sent, partition.log
         unclear = partition.topic.again.keys() | partition.topic.doubled
         # Of each process: the call that began last among those whose messages we met, and likewise of queued ones.
-        begun: dict[str, _Call] = {}
-        queued: dict[str, _Call] = {}
+        begun: dict[str, Call] = {}
+        queued: dict[str, Call] = {}
         rows: dict[int, int] = {}
-        before: _Call | None = None
+        before: Call | None = None
         for key in keys:
             one = log[key]
             if (known := sent.get(one)) is None or one in unclear:
                 continue
             call, row = known
             if row < rows.get(call.begun, -1):
-                text = f"{one!r}, at {_at(partition, key)}, stands behind a later row of the same call"
+                text = f"{one!r}, at {at(partition, key)}, stands behind a later row of the same call"
                 self._found.add("reordered", text, call.begun, partition.event(key))
             rows[call.begun] = row
             if call is before:
@@ -567,14 +343,14 @@ class _Judge:
             in_turn = queued.setdefault(call.process, call) if call.queued else call
             rival = late if call.ended < late.begun else in_turn if call.begun < in_turn.begun else None
             if rival is not None:
-                text = f"{one!r}, at {_at(partition, key)}, stands behind what {call.process} sent later"
+                text = f"{one!r}, at {at(partition, key)}, stands behind what {call.process} sent later"
                 self._found.add("reordered", text, call.begun, rival.begun, partition.event(key))
             if call.begun > late.begun:
                 begun[call.process] = call
             if call.queued and call.begun > in_turn.begun:
                 queued[call.process] = call
 
-    def _judge_reader(self, reader: _Reader, keys: Sequence[int]) -> None:
+    def _judge_reader(self, reader: Incarnation, keys: Sequence[int]) -> None:
         low, high = bisect_left(keys, reader.start), bisect_left(keys, reader.next)
         if reader.delivered is None and high - low == reader.rows:
             return  # it got as many as there are, none twice, all between its start and its position
@@ -583,16 +359,16 @@ class _Judge:
             key for key in keys[low:high] if key not in got and not any(a <= key < b for a, b in reader.holes)
         ]  # fmt: skip
         for first, end in _runs(missing):
-            text = f"{reader.process} passed over {_range(reader.partition, first, end)}, which others saw"
+            text = f"{reader.process} passed over {range_text(reader.partition, first, end)}, which others saw"
             self._found.add("gap", text, reader.partition.event(first), reader.event)
 
     def _judge_acks(
-        self, topic: _Topic, call: _Call, covered: Mapping[tuple[str, int], tuple[list[int], list[int]]]
+        self, topic: TopicState, call: Call, covered: Mapping[tuple[str, int], tuple[list[int], list[int]]]
     ) -> None:
         ids = call.acknowledged()
         if not ids or self._stand_together(topic, call, ids):
             return
-        spans = [(topic.name, ack[0], ack[1] << _BITS | ack[2], ack[3]) for ack in call.acks if ack[1] >= 0]
+        spans = [(topic.name, ack[0], ack[1] << BITS | ack[2], ack[3]) for ack in call.acks if ack[1] >= 0]
         strays = [one for one in ids if not any(self._is_in(topic, one, span) for span in spans)]
         if len(spans) == len(call.acks) == 1 and spans[0][3] == len(ids):
             base = self._partition(*spans[0][:2]).base
@@ -618,14 +394,14 @@ class _Judge:
         readers = ((r, first) for n, p, first, _ in spans for r in self._partition(n, p).readers)
         return list(islice((reader.event for reader, first in readers if reader.next > first), 3))
 
-    def _stand_together(self, topic: _Topic, call: _Call, ids: Sequence[Id]) -> bool:
+    def _stand_together(self, topic: TopicState, call: Call, ids: Sequence[Id]) -> bool:
         """Whether all were seen exactly where one acknowledgement said, as nearly always."""
         if len(call.acks) != 1:
             return False
         number, version, index, rows = call.acks[0]
         if version < 0 or rows != len(ids):
             return False
-        place = self._partition(topic.name, number).base | version << _BITS | index
+        place = self._partition(topic.name, number).base | version << BITS | index
         seen = topic.seen
         for one in ids:
             if seen.get(one) != place:
@@ -633,13 +409,13 @@ class _Judge:
             place += 1
         return True
 
-    def _is_in(self, topic: _Topic, one: Id, span: _Span) -> bool:
+    def _is_in(self, topic: TopicState, one: Id, span: _Span) -> bool:
         name, number, first, rows = span
         place = topic.seen.get(one)
         base = self._partition(name, number).base
         return place is not None and base | first <= place < (base | first) + rows
 
-    def _judge_tenures(self, group: _Group) -> None:
+    def _judge_tenures(self, group: GroupState) -> None:
         tenures = sorted(group.tenures, key=lambda tenure: tenure.begun)
         before = tenures[0] if tenures else None
         for after in tenures[1:]:
@@ -662,7 +438,7 @@ class _Judge:
                     if process in succeeded:
                         successor = succeeded[process]
                         text = (
-                            f"{process} wrote as {producer} to {_name(topic, number)} in version {version}, after "
+                            f"{process} wrote as {producer} to {name_of(topic, number)} in version {version}, after "
                             f"{successor[1]} had taken over and written in version {successor[0]}"
                         )
                         self._found.add("zombie-write", text, successor[2], event)
@@ -691,51 +467,51 @@ class _Judge:
 
     # Look-ups
 
-    def _topic(self, name: str) -> _Topic:
+    def _topic(self, name: str) -> TopicState:
         topic = self._topics.get(name)
         if topic is None:
-            topic = self._topics[name] = _Topic(name)
+            topic = self._topics[name] = TopicState(name)
         return topic
 
-    def _partition(self, name: str, number: int) -> _Partition:
+    def _partition(self, name: str, number: int) -> PartitionState:
         partition = self._partitions.get((name, number))
         if partition is None:
-            partition = _Partition(self._topic(name), number, len(self._numbered) << _PLACE)
+            partition = PartitionState(self._topic(name), number, len(self._numbered) << _PLACE)
             self._partitions[name, number] = partition
             self._numbered.append(partition)
         return partition
 
-    def _group(self, name: str, partition: _Partition) -> _Group:
+    def _group(self, name: str, partition: PartitionState) -> GroupState:
         key = (name, partition.topic.name, partition.number)
         if key not in self._groups:
-            self._groups[key] = _Group(name, partition)
+            self._groups[key] = GroupState(name, partition)
         return self._groups[key]
 
-    def _open(self, who: tuple[str, str, int], partition: _Partition, start: int, number: int) -> _Reader:
-        reader = _Reader(who[0], partition, start, start - 1, start, number)
+    def _open(self, who: tuple[str, str, int], partition: PartitionState, start: int, number: int) -> Incarnation:
+        reader = Incarnation(who[0], partition, start, start - 1, start, number)
         partition.readers.append(reader)
         self._readers[who] = reader
         return reader
 
-    def _attempts(self, topic: _Topic, one: Id) -> list[_Call]:
+    def _attempts(self, topic: TopicState, one: Id) -> list[Call]:
         first = topic.sent.get(one)
         return [] if first is None else [first[0], *topic.again.get(one, ())]
 
-    def _placed(self, place: int) -> tuple[_Partition, int]:
+    def _placed(self, place: int) -> tuple[PartitionState, int]:
         return self._numbered[place >> _PLACE], place & (1 << _PLACE) - 1
 
-    def _where(self, topic: _Topic, one: Id) -> str:
-        return _at(*self._placed(topic.seen[one]))
+    def _where(self, topic: TopicState, one: Id) -> str:
+        return at(*self._placed(topic.seen[one]))
 
-    def _saw(self, topic: _Topic, one: Id) -> int:
+    def _saw(self, topic: TopicState, one: Id) -> int:
         partition, key = self._placed(topic.seen[one])
         return partition.event(key)
 
     def _spans_text(self, spans: Sequence[_Span]) -> str:
-        return " or ".join(_range(self._partition(n, p), first, first + rows) for n, p, first, rows in spans)
+        return " or ".join(range_text(self._partition(n, p), first, first + rows) for n, p, first, rows in spans)
 
 
-def _merged(readers: Sequence[_Reader]) -> tuple[list[int], list[int]]:
+def _merged(readers: Sequence[Incarnation]) -> tuple[list[int], list[int]]:
     """What the readers went through, as ascending starts and ends that neither touch nor overlap."""
     starts: list[int] = []
     ends: list[int] = []
@@ -768,23 +544,3 @@ def _runs(keys: Sequence[int]) -> Iterator[tuple[int, int]]:
         first, end = key, key + 1
     if first is not None and end is not None:
         yield first, end
-
-
-def _key(offset: Sequence[int]) -> int:
-    return offset[0] << _BITS | offset[1]
-
-
-def _offset(key: int) -> str:
-    return f"{key >> _BITS}:{key & _INDEX}"
-
-
-def _name(topic: str, number: int) -> str:
-    return f"{topic}/{number}"
-
-
-def _at(partition: _Partition, key: int) -> str:
-    return f"{partition} {_offset(key)}"
-
-
-def _range(partition: _Partition, first: int, end: int) -> str:
-    return _at(partition, first) if end == first + 1 else f"{_at(partition, first)} to {_offset(end - 1)}"

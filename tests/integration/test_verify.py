@@ -23,8 +23,8 @@ from brokerless.maintenance import Maintainer, storage_options
 from brokerless.parquet import row_count
 from brokerless.positions import PositionedRow, write_once
 from brokerless.verify import History, RecordingConsumer, RecordingProducer, checker, table
-from brokerless.verify.checker import KINDS
 from brokerless.verify.table import SAMPLE_FILES, TableReport, verify_table, verify_topic
+from brokerless.verify.verdict import KINDS
 from tests.support.checkpoints import clean_up, write_checkpoint
 from tests.support.cli import Cli, assert_refused
 from tests.support.fakes import FakeClock

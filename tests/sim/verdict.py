@@ -15,7 +15,7 @@ from brokerless.entries import Entry, parse_entry
 from brokerless.maintenance import SETTLE_S
 from brokerless.replay import TableState, read_checkpoint, replayed
 from brokerless.topics import dead_letters, partition_table
-from brokerless.verify.checker import check, check_pipeline
+from brokerless.verify import check, check_pipeline
 from tests.sim.bucket import CLOCK_US, Written
 from tests.sim.roles import (
     GRACE_S,

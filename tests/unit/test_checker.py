@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from brokerless.verify.checker import KINDS, SHOWN, check, check_pipeline, log_order
+from brokerless.verify import check, check_pipeline, log_order
 from brokerless.verify.history import Event
+from brokerless.verify.verdict import KINDS, SHOWN
 
 CLEAN = 1000
 FAULTY_OF_A_KIND = 100
