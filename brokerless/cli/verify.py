@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from brokerless.cli.app import Common
     from brokerless.settings import Settings
-    from brokerless.verify.table import TableReport
+    from brokerless.verify.report import TableReport
 
 _SHOWN = 20
 

@@ -30,41 +30,26 @@ import json
 import re
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
-from urllib.parse import unquote
+from typing import TYPE_CHECKING, Final, cast
 
 from brokerless.clock import SYSTEM, Clock
-from brokerless.entries import ENGINE_KEY, PARTITIONS_KEY, Metadata, Protocol, is_inside, metadata_of, protocol_of
+from brokerless.entries import ENGINE_KEY, PARTITIONS_KEY, Metadata, Protocol, is_inside
 from brokerless.errors import TopicNotFound
 from brokerless.log import read_pool
 from brokerless.parquet import row_count
-from brokerless.records import decode
 from brokerless.replay import TableState, checkpoint_hint, read_checkpoint
 from brokerless.store import ObjectInfo
 from brokerless.topics import partition_table, split_table
+from brokerless.verify.actions import Actions, DataFile, files_of
+from brokerless.verify.report import TableFinding, TableReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from brokerless.store import Store
+    from brokerless.verify.report import Kind
 
     Watch = Callable[[str, int], None]
-
-Kind = Literal[
-    "gap",
-    "unreadable-entry",
-    "repeated-add",
-    "missing-object",
-    "object-size",
-    "unreadable-object",
-    "row-count",
-    "checkpoint",
-    "txn-back",
-    "unsafe-writer",
-    "schema-change",
-    "replaced",
-    "missing-partition",
-]
 
 SAMPLE_FILES: Final = 20
 SAMPLE_BYTES: Final = 64 * 2**20
@@ -79,54 +64,6 @@ _CHECKPOINT_V2: Final = re.compile(r"(\d{20})\.checkpoint\.[0-9a-f-]{36}\.(?:par
 _POSITION: Final = re.compile(r"(.+/.*)#[0-2]")
 _SPARK: Final = "Apache-Spark/"
 _CONDITIONAL: Final = ("brokerless/", "delta-rs")
-
-
-@dataclass(frozen=True, slots=True)
-class TableFinding:
-    """One fault, and the entry or object that shows it."""
-
-    kind: Kind
-    text: str
-    version: int | None = None
-    path: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TableReport:
-    """What was found in one table.
-
-    Attributes:
-        head: the last entry's version; None if there is none.
-        entries, files, rows, checkpoints: how many were looked at; rows are those that the log tells of live files.
-        files_read: how many live files were read and their rows compared.
-        partitions: of the topic, if it is one and says so.
-        orphans, orphan_bytes: objects that neither the log nor a checkpoint names. Uploads on their way look the same.
-    """
-
-    table: str
-    head: int | None
-    partitions: int | None
-    entries: int
-    files: int
-    rows: int
-    checkpoints: int
-    files_read: int
-    orphans: int
-    orphan_bytes: int
-    findings: tuple[TableFinding, ...]
-    notes: tuple[str, ...]
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing was found."""
-        return not self.findings
-
-    def to_json(self) -> dict[str, Any]:
-        """All of it, as ``json.dumps`` takes it."""
-        names = [name for name in self.__slots__ if name not in ("findings", "notes")]
-        findings = [{"kind": f.kind, "text": f.text, "version": f.version, "path": f.path} for f in self.findings]
-        values = {name: getattr(self, name) for name in names}
-        return {**values, "ok": self.ok, "findings": findings, "notes": list(self.notes)}
 
 
 def verify_table(
@@ -169,83 +106,12 @@ def verify_topic(
     return reports
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
-    path: str
-    size: int
-    rows: int | None
-    data_change: bool
-    vector: str  # the deletion vector's id; a file with another one is another file to the log
-
-
-@dataclass(slots=True)
-class _Actions:
-    """An entry as it is, of any Delta table."""
-
-    timestamp_ms: int | None = None
-    engine: str = ""
-    adds: list[_File] = field(default_factory=list)
-    removes: list[tuple[str, str]] = field(default_factory=list)
-    txns: list[tuple[str, int]] = field(default_factory=list)
-    metadata: Metadata | None = None
-    protocol: Protocol | None = None
-
-    @classmethod
-    def parse(cls, data: bytes) -> _Actions:
-        found = cls()
-        for line in data.split(b"\n"):
-            if line.strip():
-                for kind, action in json.loads(line).items():
-                    found._take(kind, action)
-        return found
-
-    def _take(self, kind: str, action: Mapping[str, Any]) -> None:
-        if kind == "add":
-            self.adds.append(_file(action))
-        elif kind == "remove":
-            self.removes.append((unquote(action["path"]), _vector(action)))
-        elif kind == "txn":
-            self.txns.append((str(action["appId"]), int(action["version"])))
-        elif kind == "metaData":
-            self.metadata = metadata_of(action)
-        elif kind == "protocol":
-            self.protocol = protocol_of(action)
-        elif kind == "commitInfo":
-            stamp = action.get("timestamp")
-            self.timestamp_ms = None if stamp is None else int(stamp)
-            self.engine = str(action.get("engineInfo") or "")
-
-
-def _file(action: Mapping[str, Any]) -> _File:
-    stats = json.loads(action.get("stats") or "{}") or {}
-    rows = stats.get("numRecords")
-    return _File(
-        unquote(action["path"]),
-        int(action["size"]),
-        None if rows is None else int(rows),
-        bool(action["dataChange"]),
-        _vector(action),
-    )
-
-
-def _files_of(checkpoint: bytes) -> list[_File]:
-    rows = decode(checkpoint)
-    if "add" not in rows.column_names:
-        return []
-    return [_file({**row, "dataChange": True}) for row in rows.column("add").to_pylist() if row is not None]
-
-
-def _vector(action: Mapping[str, Any]) -> str:
-    vector = action.get("deletionVector") or {}
-    return "".join(str(vector.get(name, "")) for name in ("storageType", "pathOrInlineDv", "offset"))
-
-
 @dataclass(slots=True)
 class _State:
     """What the entries so far add up to."""
 
     complete: bool  # from the beginning, or from a checkpoint, without a gap
-    files: dict[str, _File] = field(default_factory=dict)
+    files: dict[str, DataFile] = field(default_factory=dict)
     removed: set[str] = field(default_factory=set)
     txns: dict[str, int] = field(default_factory=dict)
     metadata: Metadata | None = None
@@ -387,7 +253,7 @@ class _Inspection:
     def _take(self, version: int, data: bytes) -> None:
         self._entries += 1
         try:
-            actions = _Actions.parse(data)
+            actions = Actions.parse(data)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             self._find("unreadable-entry", f"entry {version} is no log entry ({_short(error)})", version=version)
             self._state.complete = False
@@ -416,7 +282,7 @@ class _Inspection:
             state.files[file.path] = file
             state.removed.discard(file.path)
 
-    def _check_metadata(self, version: int, actions: _Actions) -> bool:
+    def _check_metadata(self, version: int, actions: Actions) -> bool:
         """Whether the table begins anew with this entry, so that transactions may, too."""
         before, now = self._state.metadata, actions.metadata
         if now is None:
@@ -439,7 +305,7 @@ class _Inspection:
                 self._notes.append(text)
         return False
 
-    def _check_txns(self, version: int, actions: _Actions, *, reset: bool) -> None:
+    def _check_txns(self, version: int, actions: Actions, *, reset: bool) -> None:
         known = self._state.txns
         if not reset:
             for name, before, now in _steps(known, dict(actions.txns)):
@@ -459,7 +325,7 @@ class _Inspection:
             )
             self._has_begun = True
 
-    def _load(self, version: int, checkpoints: Mapping[int, list[str]]) -> tuple[TableState, list[_File]] | None:
+    def _load(self, version: int, checkpoints: Mapping[int, list[str]]) -> tuple[TableState, list[DataFile]] | None:
         """The checkpoint, and its files with what a ``TableState`` leaves out of them."""
         self._watch("Reading checkpoints", self._compared)
         folder = f"{self._table}/_delta_log"
@@ -470,7 +336,7 @@ class _Inspection:
             fetched = cast("Store", _Fetched(self._store.uri, parts))
             state = read_checkpoint(fetched, self._table, version, with_files=True)
             if state is not None:
-                return state, [file for data in parts.values() for file in _files_of(data)]
+                return state, [file for data in parts.values() for file in files_of(data)]
         except FileNotFoundError:
             self._notes.append(f"checkpoint {version} was removed meanwhile")
         except Exception as error:  # whatever a decoder thinks of damaged bytes
@@ -515,7 +381,7 @@ class _Inspection:
     # Objects
 
     def _check_objects(self, objects: Mapping[str, ObjectInfo]) -> set[str]:
-        candidates: list[_File] = []
+        candidates: list[DataFile] = []
         outside = 0
         for file in self._state.files.values():
             info = objects.get(file.path)
@@ -555,7 +421,7 @@ class _Inspection:
                     self._find("row-count", text, path=file.path)
         return read
 
-    def _rows(self, file: _File) -> int | str | None:
+    def _rows(self, file: DataFile) -> int | str | None:
         try:
             return row_count(self._store.get(f"{self._table}/{file.path}"))
         except FileNotFoundError:
@@ -563,7 +429,7 @@ class _Inspection:
         except ValueError as error:
             return str(error)
 
-    def _sample(self, files: list[_File]) -> list[_File]:
+    def _sample(self, files: list[DataFile]) -> list[DataFile]:
         """The newest ones, which nobody may have read yet, and as many others by chance."""
         newest = files[-(SAMPLE_FILES // 2) :]
         others = files[: -(SAMPLE_FILES // 2)]

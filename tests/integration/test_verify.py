@@ -23,6 +23,7 @@ from brokerless.maintenance import Maintainer, storage_options
 from brokerless.parquet import row_count
 from brokerless.positions import PositionedRow, write_once
 from brokerless.verify import History, RecordingConsumer, RecordingProducer, checker, table
+from brokerless.verify.report import Kind
 from brokerless.verify.table import SAMPLE_FILES, TableReport, verify_table, verify_topic
 from brokerless.verify.verdict import KINDS
 from tests.support.checkpoints import clean_up, write_checkpoint
@@ -628,6 +629,6 @@ def test_the_examples_of_the_documentation_run(cli, monkeypatch, capsys) -> None
 
 def test_the_documentation_names_every_finding() -> None:
     page = (REPO / "docs" / "verify.md").read_text()
-    for kind in (*KINDS, *get_args(table.Kind)):
+    for kind in (*KINDS, *get_args(Kind)):
         assert f"`{kind}`" in page
         assert re.search(rf"^{kind} +\w", f"{checker.__doc__}{table.__doc__}", re.MULTILINE), kind

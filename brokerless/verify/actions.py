@@ -1,0 +1,95 @@
+"""Log entries and checkpoints of any Delta table as they are; ``entries`` reads only what this kit needs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from brokerless.entries import metadata_of, protocol_of
+from brokerless.records import decode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from brokerless.entries import Metadata, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file that an entry or a checkpoint adds."""
+
+    path: str
+    size: int
+    rows: int | None
+    data_change: bool
+    vector: str  # the deletion vector's id; a file with another one is another file to the log
+
+
+@dataclass(slots=True)
+class Actions:
+    """An entry as it is, of any Delta table."""
+
+    timestamp_ms: int | None = None
+    engine: str = ""
+    adds: list[DataFile] = field(default_factory=list)
+    removes: list[tuple[str, str]] = field(default_factory=list)
+    txns: list[tuple[str, int]] = field(default_factory=list)
+    metadata: Metadata | None = None
+    protocol: Protocol | None = None
+
+    @classmethod
+    def parse(cls, data: bytes) -> Actions:
+        """Reads an entry.
+
+        Raises:
+            Exception: of many kinds, if it is not one.
+        """
+        found = cls()
+        for line in data.split(b"\n"):
+            if line.strip():
+                for kind, action in json.loads(line).items():
+                    found._take(kind, action)
+        return found
+
+    def _take(self, kind: str, action: Mapping[str, Any]) -> None:
+        if kind == "add":
+            self.adds.append(_file(action))
+        elif kind == "remove":
+            self.removes.append((unquote(action["path"]), _vector(action)))
+        elif kind == "txn":
+            self.txns.append((str(action["appId"]), int(action["version"])))
+        elif kind == "metaData":
+            self.metadata = metadata_of(action)
+        elif kind == "protocol":
+            self.protocol = protocol_of(action)
+        elif kind == "commitInfo":
+            stamp = action.get("timestamp")
+            self.timestamp_ms = None if stamp is None else int(stamp)
+            self.engine = str(action.get("engineInfo") or "")
+
+
+def _file(action: Mapping[str, Any]) -> DataFile:
+    stats = json.loads(action.get("stats") or "{}") or {}
+    rows = stats.get("numRecords")
+    return DataFile(
+        unquote(action["path"]),
+        int(action["size"]),
+        None if rows is None else int(rows),
+        bool(action["dataChange"]),
+        _vector(action),
+    )
+
+
+def files_of(checkpoint: bytes) -> list[DataFile]:
+    """The files that a checkpoint in Parquet lists."""
+    rows = decode(checkpoint)
+    if "add" not in rows.column_names:
+        return []
+    return [_file({**row, "dataChange": True}) for row in rows.column("add").to_pylist() if row is not None]
+
+
+def _vector(action: Mapping[str, Any]) -> str:
+    vector = action.get("deletionVector") or {}
+    return "".join(str(vector.get(name, "")) for name in ("storageType", "pathOrInlineDv", "offset"))
