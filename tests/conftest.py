@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 import uuid
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BUCKET = "brokerless-tests"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _interruptible() -> None:
+    """Lets children be interrupted: who starts the tests in the background may have had SIGINT ignored for all."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
