@@ -246,5 +246,5 @@ def _status(name: str) -> int:
 
 
 def command_line() -> str:
-    """The command that was given, to be shown beside its result."""
-    return shlex.join(["python", "-m", "tests.malformed", *sys.argv[1:]])
+    """The command that was given, to be shown beside its result; repeating it changes no file."""
+    return shlex.join(["python", "-m", "tests.malformed", *(word for word in sys.argv[1:] if word != "--record")])

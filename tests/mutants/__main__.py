@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None, *, mutants: Sequence[Mutant] = 
         return 2
     seconds = time.monotonic() - begun
     bad = [verdict for verdict in verdicts if not verdict.caught]
-    _say(f"\n{len(verdicts)} safeguards taken away in {seconds:.0f} s, {len(bad)} not missed")
+    _say(f"\n{len(verdicts)} safeguards taken away in {seconds:.0f} s, {len(bad)} unnoticed")
     for verdict in bad:
         _say(f"  {verdict}")
     if args.record:
