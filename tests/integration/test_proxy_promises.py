@@ -70,9 +70,9 @@ def fault_server(settings: Settings) -> Settings:
     return settings
 
 
-def read_all(settings: Settings) -> list[int]:
+def read_all(settings: Settings, topic: str = "t") -> list[int]:
     found: list[int] = []
-    with Consumer("t", start="beginning", settings=settings) as consumer:
+    with Consumer(topic, start="beginning", settings=settings) as consumer:
         while batches := consumer.poll(0.2):
             found += [n for batch in batches for n in pa.table(batch.data)["n"].to_pylist()]
     return found
@@ -90,6 +90,19 @@ def test_producer_and_consumer_keep_their_promises(
     assert read_all(fault_settings) == list(range(SENDS))
     assert fault_proxy.faults[fault.kind] > 0
     assert read_all(fault_server) == list(range(SENDS))
+
+
+@pytest.mark.parametrize("fault", [LostAnswer(), Reset(applied=True), ServerError(applied=True)], ids=repr)
+def test_the_name_of_a_topic_is_not_taken_for_what_failed(
+    fault_server: Settings, fault_settings: Settings, fault_proxy: FaultProxy, fault: Fault
+) -> None:
+    create_topic(open_store(fault_server), "credentials", Schema.parse("n long"))
+    with Producer("credentials", settings=fault_settings) as producer:
+        producer.send({"n": [0]})
+        fault_proxy.add(Rule(fault, op="CONDITIONAL_PUT"))
+        producer.send({"n": [1]})
+    assert fault_proxy.faults[fault.kind] == 1
+    assert read_all(fault_server, "credentials") == [0, 1]
 
 
 def test_entries_that_are_absent_for_a_while(
