@@ -30,6 +30,7 @@ from brokerless.topics import PRODUCED_AT, Column, partition_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from concurrent.futures import Future
     from types import TracebackType
 
     from brokerless.entries import Add
@@ -205,8 +206,11 @@ def resolve_start(log: DeltaLog, start: Start) -> Offset:
         return Offset(log.head() + 1)
     if start == "beginning":
         return Offset(log.earliest())
-    if isinstance(start, datetime):
+    if isinstance(start, datetime) and start.tzinfo is not None:
         return Offset(log.version_at(records.microseconds(start)))
+    if not isinstance(start, Offset):
+        msg = f"A start is 'beginning', 'latest', an Offset or a time with a zone, not {start!r:.100}."
+        raise ConfigError(msg)
     earliest, end = log.earliest(), log.head() + 1
     first = log.state.metadata.first_version
     # The entry that creates the table holds no messages, but is a place to start as long as nothing is missing.
@@ -252,7 +256,7 @@ class Consumer:
         self._clock = clock
         self._batch_bytes = batch_bytes
         self._parts: list[_Part] = []
-        for topic in [topics] if isinstance(topics, str) else topics:
+        for topic in [topics] if isinstance(topics, str) else dict.fromkeys(topics):
             about = describe_topic(self._store, topic, clock=clock)
             for number in range(about.partitions) if partitions is None else partitions:
                 if not 0 <= number < about.partitions:
@@ -268,53 +272,87 @@ class Consumer:
         # Not the pool of the reads: a task there must not wait for another one.
         self._pool = ThreadPoolExecutor(min(len(self._parts), 16) or 1, thread_name_prefix="brokerless-poll")
         self._turn_s = max(1.0, idle_poll_max_s)
+        self._undelivered: deque[Batch] = deque()  # fetched by iteration, and not yet given to the caller
+        self._polling = threading.Lock()
         self._stopped = threading.Event()
 
     def poll(self, max_wait_s: float = 1.0) -> list[Batch]:
         """The next messages: one batch a commit, in order within each partition, partitions taking turns.
 
         Returns an empty list if none came within ``max_wait_s``; with 0 it looks once. The position moves past what is
-        returned.
+        returned, and stays where it is if an error or an interrupt ends the call.
 
         Raises:
             OffsetOutOfRange: retention overtook a position; ``seek`` to go on.
             TopicDeleted: a topic was deleted, or deleted and created again.
         """
+        try:
+            with self._polling:
+                return self._poll(max_wait_s)
+        finally:
+            if self._stopped.is_set():
+                self.close()
+
+    def _poll(self, max_wait_s: float) -> list[Batch]:
+        if self._undelivered:
+            batches = list(self._undelivered)
+            self._undelivered.clear()
+            return batches
         deadline = self._clock.monotonic() + max_wait_s
-        while True:
+        while not self._stopped.is_set():
             due = [part for part in self._parts if max_wait_s <= 0 or not part.tail.due_in_s()]
             if batches := self._take(due):
                 return batches
             left = deadline - self._clock.monotonic()
-            if left <= 0 or self._stopped.is_set():
-                return []
+            if left <= 0:
+                break
             self._clock.sleep(max(_TICK_S, min(left, *(part.tail.due_in_s() for part in self._parts))))
+        return []
 
     def __iter__(self) -> Iterator[Batch]:
-        """Batches for ever, until ``close`` (from another thread or a signal handler)."""
+        """Batches for ever, until ``close`` (from another thread or a signal handler).
+
+        The position moves past a batch when it is given out, so that whoever leaves the loop can go on after it.
+        """
         while not self._stopped.is_set():
-            yield from self.poll(self._turn_s)
+            self._undelivered.extend(self.poll(self._turn_s))
+            while self._undelivered and not self._stopped.is_set():
+                yield self._undelivered.popleft()
 
     def seek(self, start: Start, *, topic: str | None = None, partition: int | None = None) -> None:
         """Moves the position, of all partitions or of some.
 
         Raises:
             OffsetOutOfRange: as ``resolve_start``.
+            ConfigError: this consumer reads no such partition.
         """
-        for part in self._parts:
-            if topic in (None, part.topic) and partition in (None, part.number):
-                offset = resolve_start(part.tail.log, start)
-                part.tail.seek(offset.version)
-                part.skip = offset.index
+        sought = [p for p in self._parts if topic in (None, p.topic) and partition in (None, p.number)]
+        if not sought:
+            msg = f"This consumer does not read partition {partition} of topic {topic!r}, so it cannot seek there."
+            raise ConfigError(msg)
+        for part in sought:
+            offset = resolve_start(part.tail.log, start)
+            part.tail.seek(offset.version)
+            part.skip = offset.index
+            left = [b for b in self._undelivered if (b.topic, b.partition) != (part.topic, part.number)]
+            self._undelivered = deque(left)
 
     def position(self) -> dict[tuple[str, int], Offset]:
         """The next offset to read, by topic and partition."""
-        return {(part.topic, part.number): Offset(part.tail.version, part.skip) for part in self._parts}
+        found = {(part.topic, part.number): Offset(part.tail.version, part.skip) for part in self._parts}
+        for batch in reversed(self._undelivered):
+            found[batch.topic, batch.partition] = batch.first
+        return found
 
     def close(self) -> None:
-        """Ends iteration and a poll that waits."""
+        """Ends iteration and a poll that waits; what was not given out stays before the position."""
         self._stopped.set()
-        self._pool.shutdown(wait=False)
+        # A poll in another thread, or under this signal handler, still needs its threads; it closes in its turn.
+        if self._polling.acquire(blocking=False):
+            try:
+                self._pool.shutdown(wait=False)
+            finally:
+                self._polling.release()
 
     def __enter__(self) -> Consumer:
         return self
@@ -337,23 +375,27 @@ class Consumer:
         self._parts.append(self._parts.pop(0))
         starts = [(part.tail.mark(), part.skip) for part in parts]
         taken: list[_Taken] = []
+        futures: list[Future[list[_Taken]]] = []
         try:
             share = max(1, self._batch_bytes // len(self._parts))
             if len(parts) == 1:
                 taken = parts[0].take(share)
             else:
-                futures = [self._pool.submit(part.take, share) for part in parts]
-                # All must have ended before any error is raised: a straggler would move a position that was rewound.
+                for part in parts:
+                    futures.append(self._pool.submit(part.take, share))
                 wait(futures)
                 for future in futures:
                     taken.extend(future.result())
             return (
                 [batch for batch in self._fetch(taken) if batch.data.num_rows] if any(t.files for t in taken) else None
             )
-        except Exception:
-            for part, (mark, skip) in zip(parts, starts, strict=True):
-                part.tail.rewind(mark)
-                part.skip = skip
+        except BaseException:  # interrupts, too: what was taken is in nobody's hands
+            try:
+                wait(futures)  # a straggler would move a position that was rewound
+            finally:
+                for part, (mark, skip) in zip(parts, starts, strict=True):
+                    part.tail.rewind(mark)
+                    part.skip = skip
             raise
 
     def _fetch(self, taken: Sequence[_Taken]) -> Iterator[Batch]:

@@ -261,6 +261,55 @@ def test_a_failed_fetch_gives_the_same_messages_again(store: FakeStore, clock: F
     assert drain(reader) == [1, 2, 3, 4]
 
 
+def test_an_interrupt_gives_the_same_messages_again(store: FakeStore, clock: FakeClock) -> None:
+    create_topic(store, "p", SCHEMA, partitions=2, clock=clock)
+    producer = Producer("p", store=store, clock=clock)
+    for n in range(4):
+        producer.send({"n": [n]})
+    reader = consumer(store, topics="p")
+
+    def interrupt(path: str) -> None:
+        if path.endswith(".parquet"):
+            store.on_get = None
+            raise KeyboardInterrupt
+
+    store.on_get = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        reader.poll(0)
+    assert set(reader.position().values()) == {Offset(1)}
+    assert sorted(drain(reader)) == [0, 1, 2, 3]
+
+
+def test_who_leaves_a_loop_goes_on_after_it(store: FakeStore, clock: FakeClock) -> None:
+    for n in range(5):
+        send(store, n)
+    clock.advance(10)
+    reader = consumer(store)
+    for batch in reader:
+        assert numbers([batch]) == [0]
+        break
+    assert reader.position() == {("t", 0): Offset(2)}
+    for batch in reader:
+        assert numbers([batch]) == [1]
+        break
+    assert drain(reader) == [2, 3, 4]
+
+
+def test_seek_within_a_loop_counts_at_once(store: FakeStore, clock: FakeClock) -> None:
+    for n in range(5):
+        send(store, n)
+    clock.advance(10)
+    reader = consumer(store)
+    seen: list[int] = []
+    for batch in reader:
+        seen += numbers([batch])
+        if seen == [0]:
+            reader.seek(Offset(5))
+        elif len(seen) == 2:
+            break
+    assert seen == [0, 4]
+
+
 def test_an_error_does_not_forget_what_was_delivered_before(store: FakeStore) -> None:
     send(store, 1)
     reader = consumer(store)
@@ -438,6 +487,53 @@ def test_close_ends_iteration(store: FakeStore, clock: FakeClock) -> None:
         if len(seen) == 3:
             clock.on_sleep = reader.close
     assert seen == [0, 1, 2]
+
+
+@pytest.mark.parametrize("topics", ["t", ["t", "u"]])
+def test_a_poll_may_be_closed_at_any_moment(store: FakeStore, clock: FakeClock, topics: Any) -> None:
+    create_topic(store, "u", SCHEMA, clock=clock)
+    send(store, 1)
+    reader = consumer(store, topics=topics)
+    real = _Part.take
+
+    def take(part: _Part, max_bytes: int) -> list[Any]:
+        reader.close()
+        return real(part, max_bytes)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_Part, "take", take)
+        assert numbers(reader.poll(0)) == [1]
+    send(store, 2)
+    assert reader.poll(0) == []
+    assert reader.position()["t", 0] == Offset(2)
+
+
+def test_closing_a_loop_keeps_what_was_not_given_out(store: FakeStore, clock: FakeClock) -> None:
+    for n in range(3):
+        send(store, n)
+    clock.advance(10)
+    reader = consumer(store)
+    for _ in reader:
+        reader.close()
+    assert reader.position() == {("t", 0): Offset(2)}
+
+
+@pytest.mark.parametrize("start", ["earliest", "1:0", 1, None, datetime(2026, 1, 1)])  # noqa: DTZ001
+def test_what_is_no_start_is_refused(store: FakeStore, start: Any) -> None:
+    with pytest.raises(ConfigError, match="a time with a zone"):
+        consumer(store, start)
+
+
+def test_a_seek_to_what_is_not_read_is_refused(store: FakeStore) -> None:
+    reader = consumer(store)
+    for wrong in ({"topic": "u"}, {"partition": 1}):
+        with pytest.raises(ConfigError, match="does not read"):
+            reader.seek("latest", **wrong)
+
+
+def test_a_topic_that_is_named_twice_is_read_once(store: FakeStore) -> None:
+    send(store, 1)
+    assert drain(consumer(store, topics=["t", "t"])) == [1]
 
 
 def add_object(store: FakeStore, table: pa.Table, name: str) -> None:
