@@ -114,6 +114,13 @@ def describe_topic(store: Store, topic: str, *, clock: Clock = SYSTEM) -> Topic:
             heads.append(DeltaLog(store, partition_table(topic, number), clock=clock).state.version)
     except TopicDeleted:
         raise TopicNotFound(_half_deleted(topic)) from None
+    if partitions > 1:
+        # Partition 0 is deleted and created last: while it is the same, so are the others that we have read since.
+        # Who took some of them from the old topic and some from the new one would write into both.
+        try:
+            log.refresh()
+        except TopicDeleted:
+            return describe_topic(store, topic, clock=clock)
     return Topic(topic, Schema.from_delta(metadata.schema_string), partitions, log.uri, tuple(heads))
 
 

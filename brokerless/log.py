@@ -45,7 +45,6 @@ from brokerless.entries import (
 )
 from brokerless.errors import (
     CommitUnknown,
-    ConfigError,
     NotCommitted,
     OffsetOutOfRange,
     StoreError,
@@ -53,6 +52,7 @@ from brokerless.errors import (
     TopicExists,
     TopicNotFound,
     UnsupportedTable,
+    UsageError,
 )
 from brokerless.offsets import Offset
 from brokerless.replay import TableState, checkpoint_hint, checkpoints_by_listing, read_checkpoint, replayed
@@ -453,7 +453,7 @@ class DeltaLog:
                 attempts += tries
                 if rival is None:
                     if self._is_stale() and self._is_past(version, adds, commit_id):
-                        if adds:
+                        if adds or self._is_cut_off(version):
                             self.store.delete([self.entry_path(version)])
                         state = self._reload()
                         self._check_txns(txns, expect or {})
@@ -491,7 +491,7 @@ class DeltaLog:
                     return None, attempt
                 doubt = True  # 409 and 412 too: a proxy or a retry below us may have met our own first try
                 entry = self.read(version)
-            except (StoreError, ConfigError) as error:
+            except (StoreError, UsageError) as error:
                 # The store refused or failed (credentials expire, too) while the fate of this entry is open: that is
                 # not "failed", and the caller must not remove the file that the entry may name.
                 if doubt:
@@ -499,6 +499,9 @@ class DeltaLog:
                 if attempt == 0:
                     raise
                 entry = None
+            except BaseException:
+                self._unresolved.add(commit_id)  # interrupted: should the entry turn up, it is no rival's
+                raise
             if entry is not None:
                 return (None if entry.commit_id == commit_id else entry), attempt
             if self._clock.monotonic() >= deadline:
@@ -554,9 +557,13 @@ class DeltaLog:
             if checkpoint is None or checkpoint < version:
                 return False  # clean-up never reached this far
             known = self.load(with_files=True)
-        except StoreError as error:
+        except (StoreError, UsageError) as error:
             raise self._unknown(version, commit_id, error) from error
         return not any(add.path in known.files or add.path in known.tombstones for add in adds)
+
+    def _is_cut_off(self, version: int) -> bool:
+        """Whether clean-up has removed the entry behind this one, and so what was in this one's place before."""
+        return (self.checkpoint_version() or 0) > version and not self.store.exists(self.entry_path(version + 1))
 
     def _reload(self) -> TableState:
         """Reads the state anew; the table must still be the one that this handle was opened on."""

@@ -58,16 +58,19 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """An object that was removed: when, how long after it was last written, and by whom.
+    """An object that was removed: when, and by whom.
 
     Attributes:
+        age_us: how long after it was last written; if ``put_again``, how old it was when that process looked.
         looked_us: when that process last looked for an entry in the log of the object's table.
+        put_again: whether it was written once more after that look.
     """
 
     at_us: int
     age_us: int
     process: Process
     looked_us: int
+    put_again: bool
 
 
 @dataclass(slots=True)
@@ -89,6 +92,8 @@ class Bucket:
         self.weather = weather
         self.objects: dict[str, bytes] = {}
         self.modified_us: dict[str, int] = {}
+        self.uploads_us: dict[str, list[int]] = {}
+        """When each data object was written, and written again."""
         self.names: list[str] = []
         self.entries: list[Written] = []
         """Every log entry that was ever created, in the order of creation."""
@@ -109,6 +114,7 @@ class Bucket:
         written = Written(self.world.now_us, path, data, process)
         if "/_delta_log/" not in path:
             self.data[path] = data
+            self.uploads_us.setdefault(path, []).append(self.world.now_us)
         elif path.endswith(".json"):
             self.entries.append(written)
         elif path.endswith(".parquet"):
@@ -124,7 +130,11 @@ class Bucket:
                 self.names.pop(bisect_left(self.names, path))
                 now_us = self.world.now_us
                 looked_us = process.looked_us.get(path.partition("/")[0], 0)
-                self.removed[path] = Removed(now_us, now_us - self.modified_us[path], process, looked_us)
+                uploads_us = self.uploads_us.get(path, [self.modified_us[path]])
+                known_us = [at_us for at_us in uploads_us if at_us <= looked_us]
+                put_again = bool(known_us) and known_us != uploads_us
+                age_us = looked_us - known_us[-1] if put_again else now_us - self.modified_us[path]
+                self.removed[path] = Removed(now_us, age_us, process, looked_us, put_again)
 
     def below(self, prefix: str, after: str | None) -> list[ObjectInfo]:
         begin = bisect_left(self.names, f"{prefix}/")
@@ -150,9 +160,12 @@ class Connection:
         table, _, name = path.partition("/_delta_log/")
 
         def look() -> bytes | None:
+            data = self._bucket.objects.get(path)
             if name.endswith(".json"):
                 self._process.looked_us[table] = self._bucket.world.now_us
-            return self._bucket.objects.get(path)
+                if data is not None:
+                    self._process.entries.setdefault(path, data)
+            return data
 
         found = self._retried("GET", path, look)
         if found is None:

@@ -433,7 +433,8 @@ class Reading(Role):
     def _begin(self, process: Process, consumer: Consumer) -> dict[int, Run]:
         runs: dict[int, Run] = {}
         for (_, number), offset in consumer.position().items():
-            runs[number] = Run(process.name, partition_table(self.topic, number), (offset.version, offset.index))
+            table = partition_table(self.topic, number)
+            runs[number] = Run(process.name, table, (offset.version, offset.index), process.entries)
             where = {"topic": self.topic, "partition": number, "offset": runs[number].start}
             self.stage.record(process, "assign", "ok", **where)
         self.runs += runs.values()
@@ -454,6 +455,8 @@ class Run:
     process: str
     table: str
     start: tuple[int, int]
+    entries: dict[str, bytes]
+    """What its process was given under each entry's name."""
     rows: list[tuple[int, int, int]] = field(default_factory=list)
     next: tuple[int, int] = (0, 0)
     finished: bool = False

@@ -26,6 +26,7 @@ from tests.sim.roles import (
     Maintenance,
     Pipeline,
     Reading,
+    Run,
     Sender,
     Stage,
     is_bad,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 _ENTRY: Final = re.compile(r"(.+)/_delta_log/(\d{20})\.json")
 _SET_US: Final = 60 * SECOND  # how far a process's clock can be from the store's when it starts
 _CLOCKS_US: Final = CLOCK_US + _SET_US  # and later
+_STOOD_STILL_US: Final = 5 * SECOND  # longer than any request takes whose answer is awaited
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +192,18 @@ class Judge:
                 process = written.process
                 if process and process.killed and process.paused_us > GRACE_S * SECOND - _CLOCKS_US:
                     bucket.world.counts["sleepers killed before they put their object back"] += 1
+                    continue
+                # It did put it back, under maintenance's DELETE: that had looked at the log before the entry was there.
+                # That what it saw then was old enough is judged with the removals.
+                if (
+                    removed.put_again
+                    and removed.looked_us < written.at_us
+                    and removed.at_us - removed.looked_us > _STOOD_STILL_US
+                    and removed.process.name.startswith(Maintenance.name)
+                    and process
+                    and process.paused_us > GRACE_S * SECOND - _CLOCKS_US
+                ):
+                    bucket.world.counts["sleepers that put their object back before a DELETE"] += 1
                     continue
                 self._fail(
                     f"{path} is live but was removed by {removed.process.name}, {removed.age_us / 1e6:.0f} s old"
@@ -346,7 +360,7 @@ class Judge:
                 rows = [
                     (row.version, row.index, row.id)
                     for row in self.tables[run.table].rows
-                    if (row.version, row.index) >= run.start
+                    if (row.version, row.index) >= run.start and not self._hidden(run, row.version)
                 ]
                 if any(run.start[0] < begin < run.next[0] for begin in self.tables[run.table].begins):
                     self._fail(f"{run.process} read on from {run.start} to {run.next} in another {run.table}")
@@ -356,6 +370,15 @@ class Judge:
                     self._fail(f"{run.process} has finished {run.table} without {rows[len(run.rows) :]}")
                 elif rows[len(run.rows) :] and rows[len(run.rows)][:2] < run.next:
                     self._fail(f"{run.process} is at {run.next} of {run.table} and has not read {rows[len(run.rows)]}")
+
+    def _hidden(self, run: Run, version: int) -> bool:
+        """Whether clean-up had removed this entry, and the reader never saw but what a sleeper put in its place."""
+        table = self.tables[run.table]
+        given = run.entries.get(f"{table.name}/_delta_log/{version:020d}.json")
+        true = [written.data for entry, written in table.entries if entry.version == version]
+        return given not in true and any(
+            entry.version == version and written.data == given for entry, written in table.ghosts
+        )
 
     # Pipelines
 

@@ -92,6 +92,8 @@ class Process:
         self.clock_was_set = False
         self.looked_us: dict[str, int] = {}
         """When it last asked for an entry of each table's log."""
+        self.entries: dict[str, bytes] = {}
+        """Each entry that it was given, as it was the first time."""
         self.opened_us: int | None = None
         """When it had opened the topic that it writes to."""
         self.on_pause: Callable[[int], None] | None = None

@@ -7,6 +7,7 @@ import pytest
 from brokerless.admin import create_dead_letters, create_topic, delete_topic, describe_topic, list_topics
 from brokerless.errors import ConditionalPutUnsupported, ConfigError, TopicDeleted, TopicExists, TopicNotFound
 from brokerless.log import DeltaLog
+from brokerless.producer import Producer
 from brokerless.topics import Schema
 from tests.support.fakes import FakeClock, FakeStore, Put
 
@@ -46,6 +47,29 @@ def test_a_creation_that_crashed_half_way_is_finished_by_the_same_call(store: Fa
         describe_topic(store, "t", clock=store.clock)
     create(store, partitions=2)
     assert describe_topic(store, "t", clock=store.clock).heads == (0, 0)
+
+
+def test_no_topic_is_opened_half_as_it_was_and_half_as_it_was_created_again(
+    store: FakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(store, partitions=2)
+    get, begun = store.get, []
+
+    def recreated_in_between(path: str) -> bytes:
+        if path.startswith("t.1/") and not begun:
+            begun.append(path)
+            delete_topic(store, "t", clock=store.clock)
+            create(store, partitions=2)
+        return get(path)
+
+    monkeypatch.setattr(store, "get", recreated_in_between)
+    # A producer of both would be told that the new partition 1 has sequence 0, which only the old one had.
+    with Producer("t", producer_id="p", store=store, clock=store.clock) as producer:  # type: ignore[arg-type]
+        assert [not ack.duplicate for sequence in (0, 1) for ack in producer.send({"n": [1]}, sequence=sequence)] == [
+            True,
+            True,
+        ]
+    assert describe_topic(store, "t", clock=store.clock).heads == (4, 4)
 
 
 def test_list_describe_delete(store: FakeStore) -> None:

@@ -322,6 +322,25 @@ def test_a_writer_that_slept_past_clean_up_does_not_commit_into_the_past(
     assert set(again(log).load(with_files=True).files) == {*(f"f{n}" for n in range(1, 8)), "mine"}
 
 
+def test_a_store_that_fails_a_writer_behind_its_commit_leaves_it_unknown(
+    log: DeltaLog, clock: FakeClock, store: FakeStore
+) -> None:
+    log.append([add("f1")])
+
+    def fail(path: str) -> None:
+        if path.endswith("_last_checkpoint"):
+            store.on_get = None
+            raise ConfigError("no credentials")
+
+    def sleep() -> None:
+        clock.advance(61)
+        store.on_get = fail
+
+    store.puts = [Put("created", before=sleep)]
+    with pytest.raises(CommitUnknown):
+        log.append([add("f2")])
+
+
 def test_a_writer_that_slept_between_looking_and_writing_takes_it_back(
     log: DeltaLog, clock: FakeClock, store: FakeStore
 ) -> None:
@@ -342,6 +361,46 @@ def test_a_writer_that_slept_between_looking_and_writing_takes_it_back(
     assert not store.exists(log.entry_path(2))
     assert "mine" in again(log).load(with_files=True).files
     assert again(log).txn("p") == 1
+
+
+def test_a_claim_that_slept_between_looking_and_writing_is_taken_back(
+    log: DeltaLog, clock: FakeClock, store: FakeStore
+) -> None:
+    # Left behind, it would pass for the earliest entry, and readers would be sent back to it for a whole retention.
+    sleeper = again(log)
+    sleeper.append([add("f1")])
+
+    def sleep() -> None:
+        script, store.puts = store.puts, []
+        for n in range(2, 8):
+            log.append([add(f"f{n}")])
+        write_checkpoint(log)
+        clean_up(log, below=7)
+        store.puts = script
+        clock.advance(7200)
+
+    store.puts = [Put("created", before=sleep)]
+    assert sleeper.claim("p") == 1
+    assert not store.exists(log.entry_path(2))
+    assert store.exists(log.entry_path(8))
+    assert again(log).earliest() == 7
+
+
+def test_a_claim_that_others_followed_is_never_taken_back(log: DeltaLog, clock: FakeClock, store: FakeStore) -> None:
+    def meanwhile(path: str) -> None:
+        if not store.exists(path) or path != log.entry_path(1):
+            return
+        store.on_get = None
+        log_2 = again(log)
+        log_2.append([add("g")])
+        write_checkpoint(log_2)
+        clock.advance(120)
+
+    store.puts = [Put("unknown")]
+    store.on_get = meanwhile
+    log.claim("p")
+    assert again(log).checkpoint_version() == 2
+    assert [log.read(version).txns for version in range(1, 4)] == [{"p/epoch": 1}, {}, {"p/epoch": 2}]  # type: ignore[union-attr]
 
 
 def test_a_commit_that_a_checkpoint_already_holds_is_never_taken_back(
