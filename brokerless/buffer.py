@@ -89,7 +89,8 @@ class Buffer:
         with self._change:
             # A call larger than the whole buffer passes when it is alone.
             fits = self._change.wait_for(
-                lambda: self.closed or not self._held or self._held + call.nbytes <= self._limit, max_block_s
+                lambda: self.closed or not self._held or self._held + call.nbytes <= self._limit,
+                min(max_block_s, threading.TIMEOUT_MAX),
             )
             if self.closed:
                 msg = "The producer is closed."
@@ -117,7 +118,7 @@ class Buffer:
                 left = self._calls[0].at + self._linger_s - clock.monotonic()
                 if left <= 0:
                     break
-                self._change.wait(left)
+                self._change.wait(min(left, threading.TIMEOUT_MAX))
             batch: list[Call] = []
             rows = size = 0
             while self._calls:
@@ -144,10 +145,11 @@ class Buffer:
         """Waits until every call that is in has been settled; False if that took longer than this."""
         with self._change:
             self._flushing += 1
+            wait_s = None if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX)
             until = self._taken_in  # not "until empty": others may go on enqueueing for ever
             self._change.notify_all()
             try:
-                return self._change.wait_for(lambda: self._settled >= until, timeout_s)
+                return self._change.wait_for(lambda: self._settled >= until, wait_s)
             finally:
                 self._flushing -= 1
 

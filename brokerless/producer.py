@@ -13,8 +13,9 @@ partition, so that the old one is fenced; and ``send(rows, sequence=n)`` writes 
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Final
 
 from arro3.core import Array, DataType, RecordBatch, Table
@@ -42,6 +43,12 @@ if TYPE_CHECKING:
 
 MAX_COMMIT_ROWS: Final = 1_000_000
 """A commit is never split by a reader, so its size bounds the smallest batch that every reader must hold."""
+
+MAX_COMMIT_BYTES: Final = records.MAX_DECODED_BYTES // 4
+"""Of Arrow memory: an object that unpacks to more than ``MAX_DECODED_BYTES`` is refused by every reader."""
+
+_REMEMBERED: Final = 10_000
+"""How many of its own sequences a producer knows to be committed; older ones are refused until it is opened again."""
 
 
 class Producer:
@@ -108,7 +115,10 @@ class Producer:
             for number, head in enumerate(about.heads)
         ]
         self._next = clock.rng.randrange(self.partitions)
-        self._buffer = Buffer(linger_s, min(batch_rows, MAX_COMMIT_ROWS), batch_bytes, buffer_bytes)
+        self._buffer = Buffer(
+            linger_s, min(batch_rows, MAX_COMMIT_ROWS), min(batch_bytes, MAX_COMMIT_BYTES), buffer_bytes
+        )
+        self._start_lock = threading.Lock()
         self._commit_lock = threading.Lock()
         self._fenced: ProducerFenced | None = None
         self._sender: threading.Thread | None = None
@@ -121,10 +131,13 @@ class Producer:
             messages: an Arrow table, a dictionary of columns, or a list of rows.
             sequence: for a producer with an id: this call's number, growing from call to call. Sending the same
                 messages with the same sequence again (after a crash, after an unknown outcome) writes only what is
-                missing; acknowledgements of what was there have ``duplicate`` set.
+                missing; acknowledgements of what was there have ``duplicate`` set. Calls without a sequence take the
+                next one.
 
         Raises:
             SchemaError, MessageError: nothing was written.
+            UsageError: too many messages for one call; or a sequence behind one that this producer has used since,
+                of which it did not commit this one: the log can no longer take it in, nor tell whether it has it.
             ProducerFenced, TopicDeleted: this producer can write nothing more.
             DeliveryFailed: some messages are not acknowledged; it says which, and whether they may still appear.
         """
@@ -138,6 +151,7 @@ class Producer:
         if call.table.num_rows == 0:
             return ()
         self._commit([call], sequence)
+        call.settle(self.topic)
         return call.future.result()
 
     def enqueue(self, messages: Messages, *, max_block_s: float | None = None) -> Future[tuple[Ack, ...]]:
@@ -159,12 +173,13 @@ class Producer:
         if call.table.num_rows == 0:
             call.future.set_result(())
             return call.future
+        # Before the call is in: who closes the producer waits for the thread, and must find it.
+        with self._start_lock:
+            if self._sender is None:
+                sender = threading.Thread(target=self._run, name=f"producer-{self.topic}", daemon=True)
+                sender.start()
+                self._sender = sender
         self._buffer.put(call, self._timeout_s if max_block_s is None else max_block_s)
-        if self._sender is None:
-            with self._commit_lock:
-                if self._sender is None:
-                    self._sender = threading.Thread(target=self._run, name=f"producer-{self.topic}", daemon=True)
-                    self._sender.start()
         return call.future
 
     def flush(self, timeout_s: float | None = None) -> None:
@@ -172,7 +187,9 @@ class Producer:
 
         Raises:
             TimeoutError: it was not, in this time.
+            UsageError: called by a future's callback, which what it waits for must wait for.
         """
+        self._refuse_callback("flush")
         if not self._buffer.flush(timeout_s):
             msg = f"Messages for {self.topic!r} are still waiting after {timeout_s} s."
             raise TimeoutError(msg)
@@ -190,7 +207,12 @@ class Producer:
         return sum(writer.conflicts for writer in self._writers)
 
     def close(self) -> None:
-        """Commits what is buffered and stops. Later calls fail."""
+        """Commits what is buffered and stops. Later calls fail.
+
+        Raises:
+            UsageError: called by a future's callback, which what it waits for must wait for.
+        """
+        self._refuse_callback("close")
         self._buffer.close()
         if self._sender is not None:
             self._sender.join()
@@ -210,6 +232,9 @@ class Producer:
         if table.num_rows > MAX_COMMIT_ROWS:
             msg = f"{table.num_rows} messages in one call; send at most {MAX_COMMIT_ROWS} at a time."
             raise UsageError(msg)
+        if table.nbytes > MAX_COMMIT_BYTES:
+            msg = f"{table.nbytes} bytes of messages in one call; send at most {MAX_COMMIT_BYTES} at a time."
+            raise UsageError(msg)
         if self._key is None or self.partitions == 1:
             return Call(table, {None: (table, range(table.num_rows))}, at=self._clock.monotonic())
         # Rows without a key: an exact resend must cut them as the first time, or it loses or repeats them.
@@ -223,17 +248,23 @@ class Producer:
     def _run(self) -> None:
         while (calls := self._buffer.take(self._clock)) is not None:
             if calls:
+                defect: BaseException | None = None
                 try:
                     self._commit(calls, None)
-                except Exception as error:  # a defect: the callers must hear of it, and the thread must live on
-                    for call in calls:
-                        if not call.future.done():
-                            call.future.set_exception(error)
-                finally:
-                    self._buffer.done(calls)
+                except BaseException as error:  # the callers must hear of it, and the thread must live on
+                    defect = error
+                for call in calls:
+                    with contextlib.suppress(BaseException):  # a callback that exits does not end this thread
+                        call.settle(self.topic) if defect is None else call.future.set_exception(defect)
+                self._buffer.done(calls)
+
+    def _refuse_callback(self, what: str) -> None:
+        if threading.current_thread() is self._sender:
+            msg = f"A callback cannot {what} its producer: that waits for the callback. Do it in another thread."
+            raise UsageError(msg)
 
     def _commit(self, calls: Sequence[Call], sequence: int | None) -> None:
-        """Commits the calls together, one entry a partition, and settles their futures."""
+        """Commits the calls together, one entry a partition, and notes in each what became of it."""
         with self._commit_lock:
             # An exact resend must meet its earlier self, so a sequence without a key has a fixed partition.
             turn = self._partition
@@ -257,8 +288,20 @@ class Producer:
                 except BrokerlessError as error:
                     return error
 
-            run = self._pool.map if self._pool and len(jobs) > 1 else map
-            outcomes = dict(zip(jobs, run(write, jobs), strict=True))
+            if self._pool and len(jobs) > 1:
+                futures: dict[int, Future[tuple[int, bool] | BrokerlessError]] = {}
+                try:
+                    for partition in jobs:
+                        # No thread takes anything more while the interpreter ends.
+                        with contextlib.suppress(RuntimeError):
+                            futures[partition] = self._pool.submit(write, partition)
+                    wait(futures.values())
+                except BaseException:  # an interrupt: a later call must not overtake what is on its way
+                    wait(futures.values())
+                    raise
+                outcomes = {p: futures[p].result() if p in futures else write(p) for p in jobs}
+            else:
+                outcomes = {partition: write(partition) for partition in jobs}
         for partition, share in shares.items():
             outcome = outcomes[partition]
             index = 0
@@ -269,8 +312,6 @@ class Producer:
                     version, duplicate = outcome
                     call.acks.append(Ack(self.topic, partition, version, index, table.num_rows, duplicate))
                 index += table.num_rows
-        for call in calls:
-            call.settle(self.topic)
 
 
 class _PartitionWriter:
@@ -287,6 +328,9 @@ class _PartitionWriter:
         self._opened_at = opened_at  # the head of the log when the producer was opened
         self._epoch: int | None = None
         self._used = -1  # the last sequence that this producer took, committed or not
+        self._found = -1  # the last one in the log when this producer took over
+        self._sent: dict[int, None] = {}  # those after it that callers gave, and that are committed
+        self._trying: int | None = None  # the last one that a caller gave, if that was the last one used
 
     def last_sequence(self) -> int | None:
         if self.producer_id is None:
@@ -309,9 +353,10 @@ class _PartitionWriter:
                 raise self._taken_over(how)
             known = self._log.txn(self.producer_id)
             if sequence is not None and known is not None and known >= sequence:
+                self._check_sent(sequence)
                 return -1, True
             number = max(self._used, -1 if known is None else known) + 1 if sequence is None else sequence
-            self._used = max(self._used, number)
+            self._used, self._trying = max(self._used, number), sequence
             txns = {self.producer_id: number}
             expect = {epoch_of(self.producer_id): self._epoch or 0}
         table = tables[0] if len(tables) == 1 else _concat(tables)
@@ -319,10 +364,32 @@ class _PartitionWriter:
             commit = commit_table(self._log, table, txns=txns, expect=expect, timeout_s=timeout_s, clock=self._clock)
         except TxnAdvanced as error:
             if error.ours:
+                self._remember(sequence)
                 return (-1 if error.entry.commit_id is None else error.entry.version), True
             raise self._taken_over(str(error)) from error
+        self._remember(sequence)
         self.conflicts += commit.attempts - 1
         return commit.version, False
+
+    def _remember(self, sequence: int | None) -> None:
+        if sequence is not None:
+            self._sent[sequence] = None
+            if len(self._sent) > _REMEMBERED:
+                del self._sent[next(iter(self._sent))]
+
+    def _check_sent(self, sequence: int) -> None:
+        """Refuses a sequence that the log is past, but not by a commit of these messages.
+
+        Raises:
+            UsageError: this producer has used a higher one since, and never committed this one.
+        """
+        if sequence > self._found and sequence != self._trying and sequence not in self._sent:
+            msg = (
+                f"Sequence {sequence} of {self.producer_id!r} comes after {self._used} in {self._table!r}, and this "
+                "producer knows of no commit of it: sequences must grow from call to call, and a call without one "
+                "takes the next. Look in the topic for its messages before you send them under a new one."
+            )
+            raise UsageError(msg)
 
     def _check_opened(self) -> None:
         """Refuses a topic that is not the one that was opened: its log is read only when it is first touched.
@@ -347,6 +414,8 @@ class _PartitionWriter:
     def _own(self) -> None:
         if self._epoch is None and self.producer_id is not None:
             self._epoch = self._log.claim(self.producer_id)
+            known = self._log.txn(self.producer_id)
+            self._found = -1 if known is None else known
 
 
 def _concat(tables: Sequence[Table]) -> Table:

@@ -46,7 +46,7 @@ class FakeClock(Clock):
 class Put:
     """What becomes of one conditional PUT: the answer given, and what is done to the store before and after it."""
 
-    answer: Outcome | Exception
+    answer: Outcome | BaseException
     applied: bool = True
     before: Callable[[], None] | None = None
 
@@ -90,7 +90,7 @@ class FakeStore:
             self.create(path, data)
         else:
             self.late.append((path, data))
-        if isinstance(script.answer, Exception):
+        if isinstance(script.answer, BaseException):
             raise script.answer
         return script.answer
 

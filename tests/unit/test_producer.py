@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ from brokerless.errors import (
 )
 from brokerless.log import DeltaLog
 from brokerless.partitioner import partition_of
-from brokerless.producer import Producer
+from brokerless.producer import Producer, _PartitionWriter
 from brokerless.records import to_table
 from brokerless.topics import Schema
 from tests.support.fakes import FakeClock, FakeStore, Put
@@ -85,6 +86,7 @@ class Gate(FakeStore):
 def gate() -> Iterator[Gate]:
     gate = Gate(Clock())
     create_topic(gate, "t", SCHEMA)
+    gate.waiting = threading.Semaphore(0)  # the topic's own commit has passed
     yield gate
     gate.open.set()
 
@@ -149,6 +151,15 @@ def test_unknown_topic_and_key(store: FakeStore, clock: FakeClock) -> None:
 def test_too_many_messages_in_one_call(store: FakeStore, clock: FakeClock) -> None:
     with pytest.raises(UsageError, match="at most"):
         Producer("t", store=store, clock=clock).send(pa.table({"k": pa.nulls(1_000_001), "n": pa.nulls(1_000_001)}))
+
+
+def test_too_many_bytes_for_the_readers(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("brokerless.producer.MAX_COMMIT_BYTES", 2000)
+    with Producer("t", store=gate, batch_bytes=10**9, linger_s=WAIT_S) as producer:
+        with pytest.raises(UsageError, match="at most 2000"):
+            producer.send(rows(1, key="x" * 2000))
+        futures = [producer.enqueue(rows(n, key="x" * 1500)) for n in range(2)]
+        assert [future.result(WAIT_S / 2)[0].version for future in futures[:1]] == [1]  # they do not fit into one
 
 
 # Failures
@@ -285,6 +296,76 @@ def test_unknown_outcome_then_the_same_sequence_again(store: FakeStore, clock: F
     (ack,) = producer.send(rows(1), sequence=1)
     assert (ack.duplicate, ack.version) == (True, 3)
     assert read(store) == {0: [0, 1]}
+
+
+@pytest.mark.parametrize("passed_over", ["failed", "never sent", "without a sequence"])
+def test_a_sequence_that_was_passed_over_is_not_taken_for_a_duplicate(
+    store: FakeStore, clock: FakeClock, passed_over: str
+) -> None:
+    producer = Producer("t", store=store, clock=clock, producer_id="p")
+    producer.send(rows(0), sequence=0)
+    if passed_over == "failed":
+        store.puts = [Put(AccessDenied("no"), applied=False)]
+        with pytest.raises(DeliveryFailed):
+            producer.send(rows(1), sequence=1)
+    if passed_over == "without a sequence":
+        producer.send(rows(10))
+    producer.send(rows(2), sequence=2)
+    with pytest.raises(UsageError, match="Sequence 1 of 'p' comes after 2"):
+        producer.send(rows(1), sequence=1)
+    assert [producer.send(rows(n), sequence=n)[0].duplicate for n in (0, 2)] == [True, True]
+
+
+def test_an_unknown_outcome_that_was_found_meanwhile_is_a_duplicate(store: FakeStore, clock: FakeClock) -> None:
+    producer = Producer("t", store=store, clock=clock, producer_id="p", delivery_timeout_s=1)
+    producer.send(rows(0), sequence=0)
+    store.puts = [Put("unknown", applied=n == 0) for n in range(100)]
+    store.on_get = lambda path: (_ for _ in ()).throw(AccessDenied("no")) if path.endswith("3.json") else None
+    with pytest.raises(DeliveryFailed) as caught:
+        producer.send(rows(1), sequence=1)
+    assert caught.value.unknown
+    store.on_get, store.puts = None, [Put(AccessDenied("no"), applied=False)]
+    clock.advance(100)  # so that the log is looked at before a PUT
+    for _ in range(2):
+        assert producer.send(rows(1), sequence=1)[0].duplicate
+    assert read(store) == {0: [0, 1]}
+
+
+def test_an_interrupted_commit_is_no_rivals(store: FakeStore, clock: FakeClock) -> None:
+    producer = Producer("t", store=store, clock=clock, producer_id="p")
+    producer.send(rows(0), sequence=0)
+    store.puts = [Put(KeyboardInterrupt())]
+    with pytest.raises(KeyboardInterrupt):
+        producer.send(rows(1), sequence=1)
+    assert producer.send(rows(1), sequence=1)[0].duplicate
+    assert read(store) == {0: [0, 1]}
+
+
+def test_a_later_call_waits_for_what_an_interrupted_one_left_on_its_way(
+    store: FakeStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[int] = []
+
+    def write(writer: _PartitionWriter, *args: object) -> tuple[int, bool]:
+        if writer is producer._writers[0]:
+            raise MemoryError
+        threading.Event().wait(0.2)
+        ended.append(1)
+        return 1, False
+
+    producer = Producer("p4", store=store, clock=clock, key="n")
+    monkeypatch.setattr(_PartitionWriter, "write", write)
+    with pytest.raises(MemoryError):
+        producer.send(rows(*range(40)))
+    assert len(ended) == 3
+
+
+def test_all_partitions_are_written_where_no_thread_starts_any_more(store: FakeStore, clock: FakeClock) -> None:
+    producer = Producer("p4", store=store, clock=clock, key="n")
+    assert producer._pool
+    producer._pool.shutdown()  # as the interpreter does it before the exit handlers
+    producer.send(rows(*range(40)))
+    assert sorted(n for found in read(store, "p4").values() for n in found) == list(range(40))
 
 
 def test_a_fresh_topic_does_not_remember_the_old_ones_sequences(store: FakeStore, clock: FakeClock) -> None:
@@ -489,6 +570,59 @@ def test_a_defect_below_does_not_hang_the_callers(gate: Gate) -> None:
     assert isinstance(producer.enqueue(rows(1)).exception(WAIT_S), RuntimeError)
     assert producer.enqueue(rows(2)).result(WAIT_S)
     producer.close()
+
+
+def test_a_callback_that_exits_costs_nobody_an_acknowledgement(gate: Gate) -> None:
+    producer = Producer("t", store=gate, linger_s=WAIT_S)
+    futures = [producer.enqueue(rows(n)) for n in range(2)]
+    futures[0].add_done_callback(lambda _: sys.exit())
+    producer.flush(WAIT_S)
+    assert [future.result(0)[0].version for future in futures] == [1, 1]
+    producer.enqueue(rows(2))
+    producer.close()
+    assert read(gate) == {0: [0, 1, 2]}
+
+
+def test_a_callback_may_not_wait_for_itself(gate: Gate) -> None:
+    refused: list[BaseException] = []
+
+    def callback(_: object) -> None:
+        for wait in (producer.flush, producer.close):
+            try:
+                wait()
+            except UsageError as error:
+                refused.append(error)
+
+    producer = Producer("t", store=gate, linger_s=0.1)
+    producer.enqueue(rows(1)).add_done_callback(callback)
+    producer.flush(WAIT_S)
+    producer.close()
+    assert len(refused) == 2
+
+
+@pytest.mark.parametrize("forever", [float("inf"), 1e10])
+def test_waits_may_be_endless(gate: Gate, forever: float) -> None:
+    producer = Producer("t", store=gate, linger_s=forever, delivery_timeout_s=forever, buffer_bytes=1)
+    futures = [producer.enqueue(rows(1))]
+    thread = threading.Thread(target=lambda: futures.append(producer.enqueue(rows(2))))  # which has to wait
+    thread.start()
+    producer.flush(forever)
+    thread.join(WAIT_S)
+    producer.close()
+    assert [future.result(0)[0].rows for future in futures] == [1, 1]
+
+
+def test_a_thread_that_did_not_start_is_tried_again(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = Producer("t", store=gate, linger_s=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            threading.Thread, "start", lambda _: (_ for _ in ()).throw(RuntimeError("can't start new thread"))
+        )
+        with pytest.raises(RuntimeError):
+            producer.enqueue(rows(1))
+    assert producer.enqueue(rows(2)).result(WAIT_S)
+    producer.close()
+    assert read(gate) == {0: [2]}
 
 
 def test_a_buffered_call_cannot_be_cancelled(gate: Gate) -> None:
