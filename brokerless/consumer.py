@@ -383,7 +383,6 @@ class Consumer:
             else:
                 for part in parts:
                     futures.append(self._pool.submit(part.take, share))
-                wait(futures)
                 for future in futures:
                     taken.extend(future.result())
             return (

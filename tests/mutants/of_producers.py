@@ -55,11 +55,39 @@ MUTANTS: Final = (
         "a sequence that the log has is not written again",
         _PRODUCER,
         "            if sequence is not None and known is not None and known >= sequence:\n"
+        "                self._check_sent(sequence)\n"
         "                return -1, True\n"
         "            number = max(self._used, -1 if known is None else known) + 1 if sequence is None else sequence\n",
         "            number = max(self._used, -1 if known is None else known) + 1\n",
         "Messages that are sent again after an unknown outcome are there twice.",
         Sim(),
+    ),
+    Mutant(
+        "a sequence that was passed over is no duplicate",
+        _PRODUCER,
+        "                self._check_sent(sequence)\n",
+        "",
+        "Messages that were never written are acknowledged.",
+        by_tests("unit/test_producer", "test_a_sequence_that_was_passed_over_is_not_taken_for_a_duplicate"),
+    ),
+    Mutant(
+        "an interrupted call ends when all its shares have ended",
+        _PRODUCER,
+        "                except BaseException:  # an interrupt: a later call must not overtake what is on its way\n"
+        "                    wait(futures.values())\n"
+        "                    raise\n"
+        "                outcomes = {p: futures[p]",
+        "                finally:\n                    pass\n                outcomes = {p: futures[p]",
+        "A later call is committed before it.",
+        by_tests("unit/test_producer", "test_a_later_call_waits_for_what_an_interrupted_one_left_on_its_way"),
+    ),
+    Mutant(
+        "a topic is opened as a whole",
+        _ADMIN,
+        "            log.refresh()\n",
+        "            pass\n",
+        "A producer takes one partition from a deleted topic and the other from its successor: false duplicates.",
+        by_tests("unit/test_admin", "test_no_topic_is_opened_half_as_it_was_and_half_as_it_was_created_again"),
     ),
     Mutant(
         "an exact repetition goes to the partition of the first time",

@@ -62,10 +62,26 @@ MUTANTS: Final = (
     Mutant(
         "an error is raised when all partitions have ended their turn",
         _CONSUMER,
-        "                wait(futures)\n",
-        "",
+        "                wait(futures)  # a straggler",
+        "                pass  # a straggler",
         "A straggler moves a position that was rewound, and its messages are never delivered.",
         by_tests("unit/test_consumer", "test_one_failing_partition_does_not_cost_the_others_messages"),
+    ),
+    Mutant(
+        "an interrupt takes back what nobody got",
+        _CONSUMER,
+        "        except BaseException:  # interrupts, too",
+        "        except Exception:  # interrupts, too",
+        "The position is past messages that were never given out.",
+        by_tests("unit/test_consumer", "test_an_interrupt_gives_the_same_messages_again"),
+    ),
+    Mutant(
+        "the position is before what a loop has not given out",
+        _CONSUMER,
+        "            found[batch.topic, batch.partition] = batch.first\n",
+        "            pass\n",
+        "Who leaves the loop and saves the position never gets the rest.",
+        by_tests("unit/test_consumer", "test_who_leaves_a_loop_goes_on_after_it"),
     ),
     Mutant(
         "an object that is gone is an error",

@@ -12,6 +12,22 @@ _REPLAY: Final = "brokerless/replay.py"
 
 MUTANTS: Final = (
     Mutant(
+        "an interrupted commit is remembered as ours",
+        _LOG,
+        "                self._unresolved.add(commit_id)  # interrupted",
+        "                pass  # interrupted",
+        "The producer takes its own entry for a rival's, and stops.",
+        by_tests("unit/test_producer", "test_an_interrupted_commit_is_no_rivals"),
+    ),
+    Mutant(
+        "a claim that slept into a freed name is removed",
+        _LOG,
+        "                        if adds or self._is_cut_off(version):\n",
+        "                        if adds:\n",
+        "Readers from the beginning start on it, and never get to the messages.",
+        by_tests("unit/test_log", "test_a_claim_that_slept_between_looking_and_writing_is_taken_back"),
+    ),
+    Mutant(
         "an entry with our commit id is ours",
         _LOG,
         "return (None if entry.commit_id == commit_id else entry), attempt",
