@@ -37,6 +37,7 @@ from brokerless.admin import describe_topic
 from brokerless.clock import SYSTEM, Clock
 from brokerless.consumer import Batch, Consumer
 from brokerless.errors import BrokerlessError, ConfigError
+from brokerless.offsets import Offset
 from brokerless.records import arrow_schema, json_value, values_of
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
     from arro3.core import Schema as ArrowSchema
 
-    from brokerless.offsets import Offset, Start
+    from brokerless.offsets import Start
     from brokerless.store import Store
     from brokerless.topics import Schema
 
@@ -119,6 +120,7 @@ def export_topic(
     with Consumer(topic, start=start, store=store, clock=clock) as consumer:
         about = describe_topic(store, topic, clock=clock)
         heads = dict(enumerate(about.heads)) if once else None
+        began = consumer.position()
         try:
             if path.is_symlink():
                 msg = f"{path} is a symbolic link to {path.readlink()}; name that file, or remove the link."
@@ -141,7 +143,11 @@ def export_topic(
                     break
         finally:
             writer.close()
-        exported = Exported(path, rows, {number: offset for (_, number), offset in consumer.position().items()})
+        after = {n: offset for (_, n), offset in consumer.position().items()}
+        if heads is not None:
+            # The consumer may be past commits behind the head, which were left to the next run.
+            after = {n: min(after[n], max(offset, Offset(heads[n] + 1))) for (_, n), offset in began.items()}
+        exported = Exported(path, rows, after)
     if expect is not None and rows != expect and not stop.is_set():
         waited = f" within {timeout_s:g} s" if rows < expect and timeout_s is not None and not once else ""
         msg = f"{expect} messages of topic {topic!r} were expected, {rows} came{waited}; {path} holds those."

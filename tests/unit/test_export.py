@@ -19,7 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerless import export as export_module
-from brokerless.admin import create_topic
+from brokerless.admin import create_topic, describe_topic
+from brokerless.consumer import Tail
 from brokerless.errors import BrokerlessError, ConfigError, TopicNotFound
 from brokerless.export import csv_lines, export_topic, json_lines, plain_decimal
 from brokerless.offsets import Offset
@@ -257,6 +258,34 @@ def test_once_stops_at_the_head(store, topic, tmp_path):
 
         done = export_topic(topic, tmp_path / "t.csv", store=store, once=True, on_batches=another)
     assert done.rows == 4
+
+
+def test_runs_one_after_the_other_leave_nothing_out(store, topic, tmp_path, monkeypatch):
+    """One poll may bring what is before the head together with what was committed since."""
+    path, next_path = tmp_path / "t.jsonl", tmp_path / "next.jsonl"
+
+    def describe(*args, **kwargs):
+        about = describe_topic(*args, **kwargs)
+        with Producer(topic, store=store) as producer:
+            producer.send([{"timestamp": 1.0, "message": "late"}])
+        return about
+
+    with monkeypatch.context() as patch:
+        patch.setattr("brokerless.export.describe_topic", describe)
+        patch.setattr(Tail, "is_fresh", lambda *_: False)  # entries of a while ago are taken together
+        done = export_topic(topic, path, store=store, once=True)
+    assert (done.rows, done.next) == (4, {0: Offset(3)})
+    assert export_topic(topic, next_path, store=store, once=True, start=done.next[0]).next == {0: Offset(4)}
+    assert json.loads(next_path.read_text())["message"] == "late"
+
+
+def test_a_start_past_the_head_stays(store, topic, tmp_path, monkeypatch):
+    about = describe_topic(store, topic)
+    with Producer(topic, store=store) as producer:
+        producer.send([{"timestamp": 1.0, "message": "late"}])
+    monkeypatch.setattr("brokerless.export.describe_topic", lambda *args, **kwargs: about)
+    done = export_topic(topic, tmp_path / "t.csv", store=store, once=True, start=Offset(4))
+    assert (done.rows, done.next) == (0, {0: Offset(4)})
 
 
 def test_expect_stops_without_an_end(store, topic, tmp_path):
