@@ -170,6 +170,14 @@ def object_name(data: bytes, unique: str) -> str:
     return f"part-{unique}.{zlib.crc32(data):08x}.snappy.parquet"
 
 
+def damage(path: str, data: bytes) -> str | None:
+    """What is wrong with an object's bytes by the checksum in its name; None if nothing is, or if it has none."""
+    checksum = _CHECKSUM.search(path)
+    if checksum is None or int(checksum[1], 16) == zlib.crc32(data):
+        return None
+    return f"{len(data)} bytes have the CRC-32 {zlib.crc32(data):08x}, not {checksum[1]} as its name says."
+
+
 def load(store: Store, path: str) -> Table:
     """The rows of an object. Damaged bytes are asked for once more: most likely they became so on the way.
 
@@ -180,13 +188,12 @@ def load(store: Store, path: str) -> Table:
         FileNotFoundError: there is no such object.
         StoreError: the store failed, or the bytes were damaged twice.
     """
-    checksum = _CHECKSUM.search(path)
     for _ in range(2):
         data = store.get(path)
         try:
-            if checksum is None or int(checksum[1], 16) == zlib.crc32(data):
+            problem = damage(path, data)
+            if problem is None:
                 return decode(data)
-            problem = f"{len(data)} bytes have the CRC-32 {zlib.crc32(data):08x}, not {checksum[1]} as its name says."
         except StoreError as error:
             problem = str(error)
     msg = f"{store.uri}/{path} is damaged: {problem} 'brokerless verify' tells whether it is the object or the network."

@@ -12,6 +12,7 @@ Kind = Literal[
     "missing-object",
     "object-size",
     "unreadable-object",
+    "damaged-object",
     "row-count",
     "checkpoint",
     "txn-back",

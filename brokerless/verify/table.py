@@ -12,6 +12,7 @@ repeated-add       a file that is in the table was added once more, so its rows 
 missing-object     a live file is not in the store
 object-size        a live file has another size than the log says
 unreadable-object  a live file is no Parquet object
+damaged-object     a live file has other bytes than the checksum in its name says (a sample is looked at, or all)
 row-count          a live file has another number of rows than the log says (a sample is looked at, or all)
 checkpoint         a checkpoint differs from what the entries add up to, cannot be read, or is named and not there
 txn-back           an application's transaction did not advance: a step was committed twice, or out of order
@@ -37,6 +38,7 @@ from brokerless.entries import ENGINE_KEY, PARTITIONS_KEY, Metadata, Protocol, i
 from brokerless.errors import TopicNotFound
 from brokerless.log import read_pool
 from brokerless.parquet import row_count
+from brokerless.records import damage
 from brokerless.replay import TableState, checkpoint_hint, read_checkpoint
 from brokerless.store import ObjectInfo
 from brokerless.topics import partition_table, split_table
@@ -74,7 +76,7 @@ def verify_table(
     Args:
         store: where the table is.
         table: its folder in the store.
-        full: compare the rows of every live file, and every checkpoint; otherwise of a sample, and the last one.
+        full: compare bytes and rows of every live file, and every checkpoint; else of a sample, and the last one.
         watch: is told what is being done and how far it has come, often.
         clock: randomness, for the sample.
 
@@ -414,20 +416,26 @@ class _Inspection:
             for file, found in zip(window, read_pool().map(self._rows, window), strict=True):
                 read += 1
                 self._watch("Reading objects", read)
-                if isinstance(found, str):
-                    self._find("unreadable-object", f"{file.path} cannot be read: {found}", path=file.path)
+                if isinstance(found, _Fault):
+                    self._find(found.kind, f"{file.path} {found.text}", path=file.path)
                 elif found is not None and file.rows is not None and found != file.rows:
                     text = f"{file.path} has {found} rows; the log says {file.rows}"
                     self._find("row-count", text, path=file.path)
         return read
 
-    def _rows(self, file: DataFile) -> int | str | None:
+    def _rows(self, file: DataFile) -> int | _Fault | None:
         try:
-            return row_count(self._store.get(f"{self._table}/{file.path}"))
+            data = self._store.get(f"{self._table}/{file.path}")
+            if damage(file.path, data):
+                # As a reader does: it may have happened on the way.
+                data = self._store.get(f"{self._table}/{file.path}")
+            rows = row_count(data)
         except FileNotFoundError:
             return None  # removed since it was listed
         except ValueError as error:
-            return str(error)
+            return _Fault("unreadable-object", f"cannot be read: {error}")
+        harm = damage(file.path, data)
+        return rows if harm is None else _Fault("damaged-object", f"is damaged: {harm}")
 
     def _sample(self, files: list[DataFile]) -> list[DataFile]:
         """The newest ones, which nobody may have read yet, and as many others by chance."""
@@ -496,6 +504,14 @@ class _Inspection:
         without = sum(file.rows is None for file in state.files.values())
         if without and state.metadata is not None and PARTITIONS_KEY in state.metadata.configuration:
             self._notes.append(f"{_many(without, 'file')} without numRecords, as far as the entries left tell")
+
+
+@dataclass(frozen=True, slots=True)
+class _Fault:
+    """What is wrong with an object."""
+
+    kind: Kind
+    text: str
 
 
 @dataclass(frozen=True, slots=True)

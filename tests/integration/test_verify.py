@@ -338,6 +338,34 @@ def test_an_object_that_is_no_parquet(store) -> None:
     assert text == "x.parquet cannot be read: no Parquet object: it does not begin and end with PAR1"
 
 
+def test_an_object_with_a_flipped_bit(store) -> None:
+    log = fill(store)
+    (path,) = paths(log, 2)
+    data = bytearray(store.get(f"t/{path}"))
+    data[40] ^= 1
+    store.put(f"t/{path}", bytes(data))
+    ((kind, text),) = find(store, full=True)
+    assert kind == "damaged-object"
+    assert text.startswith(f"{path} is damaged: {len(data)} bytes have the CRC-32 ")
+
+
+def test_a_bit_that_flips_on_the_way_is_no_fault_of_the_object(store, monkeypatch) -> None:
+    log = fill(store)
+    (path,) = paths(log, 2)
+    get, asked = type(store).get, []
+
+    def flip(self: Any, name: str) -> bytes:
+        data = bytearray(get(self, name))
+        if name == f"t/{path}":
+            asked.append(name)
+            data[40] ^= len(asked) == 1
+        return bytes(data)
+
+    monkeypatch.setattr(type(store), "get", flip)
+    assert find(store, full=True) == []
+    assert len(asked) == 2
+
+
 def test_a_sample_is_bounded_and_full_is_not(store) -> None:
     fill(store, commits=SAMPLE_FILES + 10)
     assert verify_table(store, "t").files_read == SAMPLE_FILES
