@@ -6,7 +6,7 @@ what seems to be missing is asked for once more. A thousand objects cost one LIS
 =================  =================================================================================================
 kind               a finding of this kind says
 =================  =================================================================================================
-gap                entries are missing between others, or nothing says what was before the first one
+gap                entries are missing below others or a checkpoint, or nothing says what was before the first one
 unreadable-entry   an entry that is no Delta log entry
 repeated-add       a file that is in the table was added once more, so its rows count twice for some readers
 missing-object     a live file is not in the store
@@ -148,6 +148,7 @@ class _Inspection:
         hint = self._check_hint(versions, checkpoints, bool(newer))
         head = self._replay(versions, checkpoints, hint)
         head = self._follow(head)
+        head = self._check_end(head, checkpoints)
         missing = self._check_objects(objects)
         read = self._check_rows(objects, missing)
         self._check_engines()
@@ -251,6 +252,15 @@ class _Inspection:
             head += 1
             self._take(head, data)
         return head
+
+    def _check_end(self, head: int | None, checkpoints: Mapping[int, list[str]]) -> int | None:
+        """A checkpoint above the last entry: clean-up takes the oldest, so what is missing between them was lost."""
+        last = max(checkpoints, default=-1)
+        if head is None or last <= head:
+            return head
+        self._find("gap", f"{_span(head + 1, last)} missing from the log", version=head + 1)
+        self._begin_at(last, checkpoints)
+        return self._follow(last)
 
     def _take(self, version: int, data: bytes) -> None:
         self._entries += 1

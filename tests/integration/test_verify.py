@@ -174,6 +174,17 @@ def test_a_checkpoint_bridges_a_gap_for_what_comes_after(store) -> None:
     assert report.files == 6
 
 
+@pytest.mark.parametrize("first", [0, 2])
+def test_entries_missing_up_to_a_checkpoint(store, first) -> None:
+    log = fill(store, commits=5)
+    write_checkpoint(log)
+    clean_up(log, first)
+    store.delete([log.entry_path(version) for version in (4, 5)])
+    report = verify_table(store, "t", full=True)
+    assert ("gap", "entries 4 to 5 are missing from the log") in [(f.kind, f.text) for f in report.findings]
+    assert (report.head, report.files, report.orphans) == (5, 5, 0)
+
+
 def test_a_beginning_that_nothing_covers(store) -> None:
     log = fill(store)
     clean_up(log, 2)
