@@ -32,6 +32,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from itertools import islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from brokerless.verify.history import garbage_left
@@ -260,12 +261,13 @@ class _Judge:
         tenure.last = number
         if reader is not None:
             reader.tenure = tenure
-        if start is not None and start > group.committed >= 0:
+        committed, by = max(((group.committed, group.committed_by), *group.trying.values()), key=itemgetter(0))
+        if start is not None and start > committed >= 0:
             text = (
                 f"group {group.name} goes on at {at(partition, start)}, though it was committed only up to "
-                f"{offset_text(group.committed)}"
+                f"{offset_text(committed)}"
             )
-            self._found.add("gap", text, group.committed_by, number)
+            self._found.add("gap", text, by, number)
 
     def _release(self, number: int, event: Event) -> None:
         if event.group is None:
@@ -282,10 +284,12 @@ class _Judge:
         key = (event.process, event.call)
         if event.type == "invoke":
             self._commits[key] = number
-            if key_of(event.offset) > group.committed:
-                group.committed, group.committed_by = key_of(event.offset), number
+            group.trying[key] = (key_of(event.offset), number)
             return
         begun = self._commits.pop(key, 0)
+        group.trying.pop(key, None)
+        if event.type != "fail" and key_of(event.offset) > group.committed:
+            group.committed, group.committed_by = key_of(event.offset), begun or number
         if event.type != "ok":
             return
         if event.process in group.present:

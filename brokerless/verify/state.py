@@ -114,8 +114,9 @@ class GroupState:
     partition: PartitionState
     tenures: list[Tenure] = field(default_factory=list)
     present: dict[str, Tenure] = field(default_factory=dict)  # process -> the one that it has not given up
-    committed: int = -1  # the furthest that was ever tried
+    committed: int = -1  # the furthest that was committed, or may be
     committed_by: int = 0
+    trying: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)  # call -> (offset, event), if open
     holder: str | None = None
     succeeded: dict[str, int] = field(default_factory=dict)  # process -> its successor's first commit
 

@@ -599,6 +599,12 @@ def test_a_group_that_goes_on_behind_its_commit_has_a_gap() -> None:
     assert check([*commit("a", 2, call=1), began(3, process="b", group="g")]).found == {"gap": 1}
 
 
+@pytest.mark.parametrize(("end", "found"), [("fail", {"gap": 1}), ("unknown", {}), (None, {}), ("ok", {})])
+def test_a_commit_that_failed_moves_no_group(end: Any, found: dict[str, int]) -> None:
+    later = [Event(0, "a", "commit", t, 2, "t", 0, offset=(3, 0), group="g") for t in ("invoke", end) if t]
+    assert check([*commit("a", 2, call=1), *later, began(3, process="b", group="g")]).found == found
+
+
 def test_readers_without_a_group_may_share_a_partition() -> None:
     assert check([began(1), began(1, process="s"), polled(["a"], 1), polled(["a"], 1, process="s")]).ok
 
