@@ -381,6 +381,14 @@ class _Inspection:
             differences.append("is of another table id")
         elif state.metadata is not None and found.metadata.schema_string != state.metadata.schema_string:
             differences.append("has other columns")
+        if state.metadata is not None and (
+            keys := sorted(
+                key
+                for key in state.metadata.configuration.keys() | found.metadata.configuration.keys()
+                if state.metadata.configuration.get(key) != found.metadata.configuration.get(key)
+            )
+        ):
+            differences.append(f"has other properties ({_some(keys)})")
         if state.protocol is not None and (found.protocol.reader, found.protocol.writer) != (
             state.protocol.reader,
             state.protocol.writer,

@@ -445,6 +445,9 @@ def damage(log: DeltaLog, kind: str) -> None:
         next(row for row in rows if row["txn"] and row["txn"]["appId"] == "p")["txn"]["version"] += 1
     elif kind == "columns":
         next(row for row in rows if row["metaData"])["metaData"]["schemaString"] = SCHEMA.to_delta().replace("n", "m")
+    elif kind == "properties":
+        metadata = next(row for row in rows if row["metaData"])["metaData"]
+        metadata["configuration"] = [(k, "7" if k == PARTITIONS_KEY else v) for k, v in metadata["configuration"]]
     buffer = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), buffer)
     data = buffer.getvalue()
@@ -457,6 +460,7 @@ def damage(log: DeltaLog, kind: str) -> None:
         ("file", "it lacks 1 live file"),
         ("txn", "it has other transactions (p)"),
         ("columns", "it has other columns"),
+        ("properties", f"it has other properties ({PARTITIONS_KEY})"),
         ("bytes", "cannot be read (ValueError: no Parquet object"),
         ("pages", "cannot be read ("),
     ],
