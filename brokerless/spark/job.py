@@ -59,7 +59,8 @@ def run_job(
             raise ConfigError(msg)
         stream = (_start_delta if args.engine == "delta" else _start)(transform, settings, args)
         meter = PipelineMeter(args.name, usd_per_hour=args.usd_per_hour)
-        with published(meter.meter, namespace=args.metrics_namespace, path=args.metrics_file):
+        where = {"namespace": args.metrics_namespace, "path": args.metrics_file, "region": settings.region}
+        with published(meter.meter, **where):
             run(stream, once=args.once, as_json=args.json, meter=meter)
     except BrokerlessError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)

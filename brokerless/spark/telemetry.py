@@ -69,17 +69,18 @@ class PipelineMeter:
 
 
 @contextlib.contextmanager
-def published(meter: Meter, *, namespace: str | None, path: Path | None) -> Iterator[None]:
+def published(meter: Meter, *, namespace: str | None, path: Path | None, region: str) -> Iterator[None]:
     """Sends what the meter collects while the block runs, and once more at its end.
 
     Args:
         meter: to take from.
         namespace: of CloudWatch; None sends nothing there.
         path: a file that gets a line of JSON for each metric; None writes none.
+        region: of CloudWatch. boto3 does not read ``AWS_REGION``, which is all that EMR jobs are given.
     """
     if namespace is None and path is None:
         yield
         return
-    sink: Sink = JsonLinesSink(path) if path else CloudWatchSink(cloudwatch_client(), namespace or "")
+    sink: Sink = JsonLinesSink(path) if path else CloudWatchSink(cloudwatch_client(region), namespace or "")
     with Publisher(meter, sink, period_s=PERIOD_S):
         yield

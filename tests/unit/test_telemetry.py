@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from brokerless import metrics
-from brokerless.aws.cloudwatch import PERIOD_S
+from brokerless.aws.cloudwatch import PERIOD_S, JsonLinesSink
 from brokerless.metrics import Histogram, Meter, Metric
+from brokerless.spark import telemetry
 from brokerless.spark.sink import BatchReport
-from brokerless.spark.telemetry import PipelineMeter
+from brokerless.spark.telemetry import PipelineMeter, published
 from tests.support.fakes import FakeClock
 
 
@@ -75,3 +76,20 @@ def test_requests_are_summed_over_their_kinds() -> None:
     pipeline = PipelineMeter("etl", clock=FakeClock())
     pipeline.record([report(requests={"PUT": 2, "GET": 3})])
     assert values(pipeline.meter)[metrics.S3_REQUESTS] == {5: 1}
+
+
+def test_cloudwatch_is_of_the_region_that_the_settings_name(monkeypatch, tmp_path) -> None:
+    """boto3 reads AWS_DEFAULT_REGION and its own files; a deployed pipeline has neither."""
+    clients = []
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+
+    def sink(client, namespace):
+        clients.append((client.meta.region_name, namespace))
+        return JsonLinesSink(tmp_path / "sent")
+
+    monkeypatch.setattr(telemetry, "CloudWatchSink", sink)
+    with published(Meter(), namespace="n", path=None, region="eu-west-1"):
+        pass
+    assert clients == [("eu-west-1", "n")]
