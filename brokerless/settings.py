@@ -68,7 +68,7 @@ class Settings:
             msg = "The endpoint holds credentials; give them by environment variables instead."
             raise ConfigError(msg)
         if self.endpoint is not None and not _is_http(self.endpoint):
-            msg = f"The endpoint {self.endpoint!r} is not a URL; write http://host:port or https://host."
+            msg = f"The endpoint {shown_url(self.endpoint)!r} is not a URL; write http://host:port or https://host."
             raise ConfigError(msg)
 
     @property
@@ -156,8 +156,9 @@ def check_root(root: str) -> str:
         ConfigError: not a URL of a store that is supported.
     """
     # First, because the messages below show the root. An abfss URL has its container before the "@".
+    # A secret may hold slashes.
     user = re.match(r"(\w*)://([^/?#]*)@", root)
-    if user and (user[1] != "abfss" or ":" in user[2]):
+    if (user and user[1] != "abfss") or re.match(r"(?s)\w*://[^/?#]*:.*@", root):
         msg = "The root holds credentials; give them by environment variables instead."
         raise ConfigError(msg)
     shown = re.split("[?#]", root)[0]  # what follows may be a signature
@@ -180,6 +181,13 @@ def check_root(root: str) -> str:
         msg = f"The root {shown!r} may not hold '?', '#', '%', '\\', control characters, '.' or '..' parts."
         raise ConfigError(msg)
     return root.rstrip("/").replace("s3a://", "s3://", 1)
+
+
+def shown_url(url: str) -> str:
+    """A URL as messages may show it: without what may be credentials, before an ``@`` or in a query."""
+    if "@" in url:
+        return f"{(re.match(r'[a-z0-9]*://', url) or [''])[0]}..."
+    return re.split("[?#]", url)[0]
 
 
 def _is_http(url: str) -> bool:

@@ -181,7 +181,9 @@ def demo(
         msg = f"The demo brings its own server, and the profile is {chosen!r}; use embedded or minio."
         raise ConfigError(msg)
     if options.root is not None and not options.root.startswith("s3://"):
-        msg = f"The demo runs on an S3 server; the root {options.root!r} must begin with s3://."
+        from brokerless.settings import shown_url
+
+        msg = f"The demo runs on an S3 server; the root {shown_url(options.root)!r} must begin with s3://."
         raise ConfigError(msg)
     from brokerless.local.demo import demo_place, run_demo
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path  # noqa: TC003  # typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Any, Self
 from urllib.parse import urlsplit
@@ -123,14 +124,15 @@ def _inspect(target: str, options: Common, *, full: bool) -> bool:
 def _place(target: str, options: Common) -> tuple[Settings, str]:
     if "://" not in target:
         return options.settings(), check_name(target)
-    from brokerless.settings import Settings
+    from brokerless.settings import Settings, shown_url
 
     parent, _, table = target.rstrip("/").rpartition("/")
-    if not table or not urlsplit(target).path.strip("/"):
-        msg = f"{target!r} is not the URL of a table; write s3://bucket/path/table."
+    # A table's name may not hold these; what follows them may be a signature, and messages name the table.
+    if not table or not urlsplit(target).path.strip("/") or re.search("[?#]", target):
+        msg = f"{shown_url(target)!r} is not the URL of a table; write s3://bucket/path/table."
         raise ConfigError(msg)
     if options.root is not None:
-        msg = f"{target!r} says where the table is; leave out --root."
+        msg = f"{shown_url(target)!r} says where the table is; leave out --root."
         raise ConfigError(msg)
     return Settings.load(profile=options.profile, root=parent), table
 

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 from brokerless.clock import SYSTEM, Clock
 from brokerless.errors import ConfigError
+from brokerless.settings import shown_url
 from brokerless.testing.connection import Connection
 from brokerless.testing.faults import Held, Op, Plan, Rule, Script
 from brokerless.testing.injector import Injected, Injector
@@ -200,10 +201,13 @@ def _address(upstream: str) -> tuple[str, int]:
         port = parts.port or 80
     except ValueError:
         parts, port = urlsplit(""), 0
-    if parts.scheme != "http" or not parts.hostname or parts.path.strip("/"):
+    if "@" in upstream:
+        msg = "The upstream holds credentials; give them to the clients instead, who sign their requests with them."
+        raise ConfigError(msg)
+    if parts.scheme != "http" or not parts.hostname or parts.path.strip("/") or parts.query or parts.fragment:
         msg = (
-            f"The upstream {upstream!r} must be http://host:port. A server behind TLS would refuse what its clients "
-            "have signed for the proxy's address."
+            f"The upstream {shown_url(upstream)!r} must be http://host:port. A server behind TLS would refuse "
+            "what its clients have signed for the proxy's address."
         )
         raise ConfigError(msg)
     return parts.hostname, port

@@ -39,6 +39,7 @@ from brokerless.settings import Settings, check_root
 from brokerless.store import open_store
 from brokerless.topics import Schema, check_name, is_table, split_table
 from brokerless.verify.table import verify_table
+from tests.support.cli import Cli, assert_refused
 from tests.support.fakes import FakeClock, FakeStore
 
 if TYPE_CHECKING:
@@ -190,7 +191,7 @@ def test_a_local_root_keeps_keys_inside(tmp_path: Path, key: str) -> None:
 @pytest.mark.parametrize(
     "root",
     [f"https://key:{CANARY}@host/x", f"s3://key:{CANARY}@b/x?y", f"s3://key:{CANARY}@[::1", f"s3://b/p?sig={CANARY}",
-     f"abfss://c:{CANARY}@account/x", f"az://c/x#{CANARY}"],
+     f"abfss://c:{CANARY}@account/x", f"az://c/x#{CANARY}", f"s3://key:a/{CANARY}@b/x"],
 )  # fmt: skip
 def test_a_refused_root_does_not_show_its_credentials(root: str) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -198,9 +199,29 @@ def test_a_refused_root_does_not_show_its_credentials(root: str) -> None:
     assert CANARY not in str(caught.value)
 
 
-@pytest.mark.parametrize("endpoint", [f"http://key:{CANARY}@h:9000", f"key:{CANARY}@h"])
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["verify", f"s3://key:{CANARY}@bucket"],
+        ["verify", f"s3://key:a/{CANARY}@bucket"],
+        ["verify", f"s3://bucket/t?sig={CANARY}"],
+        ["verify", f"s3://bucket/t?sig={CANARY}", "--root", "s3://b"],
+        ["verify", f"s3://key:{CANARY}@bucket/t", "--root", "s3://b"],
+        ["proxy", "--upstream", f"http://key:{CANARY}@127.0.0.1:1"],
+        ["proxy", "--upstream", f"https://key:a/{CANARY}@h"],
+        ["proxy", "--upstream", f"http://127.0.0.1:1?sig={CANARY}"],
+        ["demo", "--root", f"gs://u:{CANARY}@b"],
+        ["demo", "--root", f"az://c/x?sig={CANARY}"],
+    ],
+)
+def test_a_refused_url_does_not_show_its_credentials(tmp_path: Path, args: list[str]) -> None:
+    cli = Cli(Settings("embedded", f"file://{tmp_path}", state_dir=tmp_path / "state"))
+    assert CANARY not in assert_refused(cli(*args))
+
+
+@pytest.mark.parametrize("endpoint", [f"http://key:{CANARY}@h:9000", f"ftp://h?sig={CANARY}", f"key:{CANARY}@h"])
 def test_an_endpoint_with_credentials_is_refused_without_showing_them(endpoint: str) -> None:
-    with pytest.raises(ConfigError, match="holds credentials") as caught:
+    with pytest.raises(ConfigError, match=r"holds credentials|is not a URL") as caught:
         Settings("minio", "s3://b", endpoint=endpoint)
     assert CANARY not in str(caught.value)
 
