@@ -104,7 +104,7 @@ def export_topic(
         store: where.
         start: where to begin.
         once: stop at the present head; otherwise it follows the topic.
-        expect: stop when so many messages have come, and insist on the number.
+        expect: stop when so many messages have come, and insist on the number; with 0, stop at the present head.
         timeout_s: stop after this time; with ``expect`` that is an error.
         stop: set it, from a signal handler or another thread, to stop.
         on_batches: called with the messages of each minibatch on their arrival.
@@ -119,7 +119,8 @@ def export_topic(
     stop = stop or threading.Event()
     with Consumer(topic, start=start, store=store, clock=clock) as consumer:
         about = describe_topic(store, topic, clock=clock)
-        heads = dict(enumerate(about.heads)) if once else None
+        # No message can be waited for: it is known at the head that there is none.
+        heads = dict(enumerate(about.heads)) if once or expect == 0 else None
         began = consumer.position()
         try:
             if path.is_symlink():

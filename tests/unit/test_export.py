@@ -8,6 +8,7 @@ import json
 import math
 import sys
 import threading
+import time
 import zoneinfo
 from decimal import Decimal
 
@@ -290,6 +291,15 @@ def test_a_start_past_the_head_stays(store, topic, tmp_path, monkeypatch):
 
 def test_expect_stops_without_an_end(store, topic, tmp_path):
     assert export_topic(topic, tmp_path / "t.csv", store=store, expect=4).rows == 4
+
+
+def test_no_message_is_expected_up_to_the_head(store, topic, tmp_path):
+    create_topic(store, "empty", UNIFIED)
+    begun = time.monotonic()
+    assert export_topic("empty", tmp_path / "e.csv", store=store, expect=0, timeout_s=10).rows == 0
+    assert time.monotonic() - begun < 5
+    with pytest.raises(BrokerlessError, match=r"0 messages .* were expected, \d came;"):
+        export_topic(topic, tmp_path / "t.csv", store=store, expect=0)
 
 
 def test_expect_is_insisted_on_when_the_time_is_over(store, topic, tmp_path):
