@@ -25,7 +25,7 @@ from brokerless.spark.progress import Position, SourceOffset, app_id, covers, fo
 from brokerless.upload import put_again
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable
 
     import pyarrow as pa
 
@@ -103,7 +103,7 @@ class Output:
         """Takes the output over: an older pipeline of this name is fenced from here on."""
         self._epoch = self._log.claim(self._pipeline)
 
-    def position(self, tables: Mapping[str, int]) -> Position:
+    def position(self, tables: Iterable[str]) -> Position:
         """What this output holds already."""
         return position_in(self._log, self._pipeline, tables)
 
@@ -190,6 +190,17 @@ class Outputs:
         """Takes both over."""
         for output in self._all():
             output.claim()
+
+    def begin(self, start: Position) -> None:
+        """Notes where inputs begin that the output did not know, before anything is read from there.
+
+        So a crash before the first commit does not move a start at ``latest``: what comes from here on is read.
+
+        Raises:
+            PipelineFenced: as ``Output.commit``.
+        """
+        if start:
+            self.output.commit(Objects(), start)
 
     def missing(self, start: Position, offset: SourceOffset, *, batch_id: int) -> list[Output]:
         """Those that do not hold the batch from ``start`` to ``offset`` yet.

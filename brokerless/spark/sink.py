@@ -11,6 +11,8 @@ The run of one batch:
 4. Only then does Spark note the batch as done, in a checkpoint that nobody ever reads again: a restart reads the
    output's txns. So the checkpoint is wiped at start, and losing it loses and repeats nothing.
 
+Before the first batch a start at ``latest`` or a time becomes such txns, too, or a crash would move it.
+
 A second pipeline of the same name advances the epoch txn of the outputs; the first meets that in its next commit and
 stops with ``PipelineFenced``, having written nothing more.
 """
@@ -227,6 +229,15 @@ class _Sink:
         self._closed = False
         self._counted: Counter[str] = Counter()
         self._outputs.claim()
+        self._begin(df, table, name)
+
+    def _begin(self, df: DataFrame, table: str, name: str) -> None:
+        """Notes in the output where a new pipeline begins, before the source looks for it there."""
+        from brokerless.spark.source import first_position
+
+        for options in _source_options(df):
+            if (options.get("pipeline"), options.get("output")) == (name, table):
+                self._outputs.begin(first_position(self._store, options, self._outputs.output))
 
     def close(self, timeout_s: float) -> None:
         """Waits for the batch that runs and lets no other begin."""
@@ -405,13 +416,26 @@ def _is_alive(pid: int) -> bool:
     return pid != os.getpid()  # what this process left behind is done with
 
 
-def _check_stateless(df: DataFrame) -> None:
-    """Refuses state: it would live in the scratch checkpoint and be gone with it."""
+def _nodes(df: DataFrame) -> Iterator[tuple[Any, list[Any]]]:
+    """The nodes of the plan, in Java, each with its children."""
     nodes = [df._jdf.queryExecution().analyzed()]
     while nodes:
         node = nodes.pop()
         children = node.children()
         parts = [children.apply(i) for i in range(children.size())]
+        yield node, parts
+        nodes += parts
+
+
+def _source_options(df: DataFrame) -> list[dict[str, str]]:
+    """The options of this kit's sources in the plan; keys in lower case."""
+    relations = (node for node, _ in _nodes(df) if node.nodeName() == "StreamingRelationV2")
+    return [dict(node.extraOptions()) for node in relations if node.sourceName() == "brokerless"]
+
+
+def _check_stateless(df: DataFrame) -> None:
+    """Refuses state: it would live in the scratch checkpoint and be gone with it."""
+    for node, parts in _nodes(df):
         name = node.nodeName()
         if name in _STATEFUL or (name == "Join" and all(part.isStreaming() for part in parts)):
             msg = (
@@ -419,7 +443,6 @@ def _check_stateless(df: DataFrame) -> None:
                 "Use the delta engine, or keep the state in a table that the transform joins with."
             )
             raise ConfigError(msg)
-        nodes += parts
 
 
 def _read_offsets(checkpoint: Path, batch_id: int) -> SourceOffset:

@@ -4,7 +4,8 @@ Options (``read_stream`` sets them):
 
 =================  ==================================================================================================
 ``topics``         names, comma-separated; all their partitions are read
-``start``          where a pipeline without progress begins: ``beginning`` (default), ``latest`` or a time
+``start``          where a pipeline without progress begins: ``beginning`` (default), ``latest`` or a time; of the last
+                   two ``write_stream`` notes in the output what they mean now, so that a crash does not move them
 ``pipeline``       the pipeline's name, and
 ``output``         its output topic: with progress recorded there the stream resumes after it
 ``metadata``       ``true`` adds ``_topic``, ``_partition``, ``_version`` and ``_index``
@@ -27,7 +28,7 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
@@ -43,11 +44,13 @@ from brokerless.topics import PRODUCED_AT, Column, Schema, dead_letters, partiti
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from datetime import datetime
 
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
     from brokerless.entries import Add, Entry
+    from brokerless.spark.outputs import Output
     from brokerless.store import Store
 
 METADATA: Final = (
@@ -182,16 +185,9 @@ class Reader(DataSourceStreamReader):
 
     def _open(self) -> SourceOffset:
         store = store_of(_option(self._options, "settings"))
-        start = parse_start(self._options.get("start", "beginning"))
-        if isinstance(start, Offset):
-            msg = "A pipeline starts at beginning, latest or a time; offsets differ between partitions."
-            raise ConfigError(msg)
+        start = _start(self._options)
         at: Position = {}
-        for topic in _names(self._options):
-            partitions = int(DeltaLog(store, topic).state.metadata.configuration.get(PARTITIONS_KEY, "1"))
-            for number in range(partitions):
-                table = partition_table(topic, number)
-                self._inputs[table] = _Input(DeltaLog(store, table))
+        self._inputs = {table: _Input(DeltaLog(store, table)) for table in _tables(store, self._options)}
         recorded, ahead = self._recorded(store)
         for table, source in self._inputs.items():
             if table in recorded:
@@ -341,6 +337,24 @@ class _Input:
             self._known.popleft()
 
 
+def first_position(store: Store, options: Mapping[str, str], output: Output) -> Position:
+    """Where inputs begin that an output does not record yet; nothing for ``beginning``, which means the same later.
+
+    Args:
+        store: where the topics are.
+        options: of the source; keys in lower case.
+        output: of the pipeline.
+    """
+    start = _start(options)
+    if start == "beginning":
+        return {}
+    tables = _tables(store, options)
+    known = output.position(tables)
+    return {
+        table: resolve_start(DeltaLog(store, table), start).version - 1 for table in tables if table not in known
+    }  # fmt: skip
+
+
 def union_columns(schemas: Sequence[Schema]) -> Schema:
     """The columns of several topics together.
 
@@ -374,6 +388,23 @@ def _cuts(sizes: Sequence[tuple[int, int]], cores: int) -> list[tuple[int, int]]
     if begin < len(sizes):
         cuts.append((begin, len(sizes)))
     return cuts
+
+
+def _start(options: Mapping[str, str]) -> Literal["beginning", "latest"] | datetime:
+    start = parse_start(options.get("start", "beginning"))
+    if isinstance(start, Offset):
+        msg = "A pipeline starts at beginning, latest or a time; offsets differ between partitions."
+        raise ConfigError(msg)
+    return start
+
+
+def _tables(store: Store, options: Mapping[str, str]) -> list[str]:
+    """All partitions of the topics."""
+    tables: list[str] = []
+    for topic in _names(options):
+        partitions = int(DeltaLog(store, topic).state.metadata.configuration.get(PARTITIONS_KEY, "1"))
+        tables += [partition_table(topic, number) for number in range(partitions)]
+    return tables
 
 
 def _names(options: Mapping[str, str]) -> list[str]:

@@ -113,6 +113,26 @@ def test_a_crash_loses_and_repeats_nothing(
     assert delivered(settings) == (once("a", "b", "f"), once("c", "d", "e"))
 
 
+def test_a_crash_before_the_first_commit_does_not_move_a_start_at_latest(
+    spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(settings)
+    send(settings, "timezone1", ["old"])
+    # Two entries pass: the claim, and where the pipeline begins.
+    store = CrashingStore(open_store(settings), "before", f"{OUTPUT}/_delta_log", skip=2)
+    with monkeypatch.context() as patched:
+        patched.setattr(sink, "open_store", lambda _: store)
+        stream = start(spark, settings, once=False, begin="latest")
+        send(settings, "timezone1", ["a"])
+        send(settings, "timezone1", ["b"], date=BAD)
+        with pytest.raises(PipelineError, match="Crashed"):
+            finish(stream)
+    assert store.dead
+    send(settings, "timezone1", ["c"])
+    run_once(spark, settings, begin="latest")
+    assert delivered(settings) == (once("a", "c"), once("b"))
+
+
 def test_the_newer_pipeline_of_a_name_wins(spark: SparkSession, settings: Settings) -> None:
     create(settings)
     send(settings, "timezone1", ["a"])

@@ -12,14 +12,24 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 
 from brokerless.admin import create_dead_letters, create_topic
 from brokerless.entries import Add
-from brokerless.errors import ConfigError, OffsetOutOfRange, PipelineError, SchemaError, StoreError
+from brokerless.errors import ConfigError, OffsetOutOfRange, PipelineError, PipelineFenced, SchemaError, StoreError
 from brokerless.log import DeltaLog
 from brokerless.producer import Producer
 from brokerless.records import encode
 from brokerless.settings import Settings
 from brokerless.spark.failures import named_error
-from brokerless.spark.progress import app_id, covers, follows
-from brokerless.spark.source import SLICE_BYTES, SLICE_ROWS, BrokerlessSource, Reader, _cuts, _names, union_columns
+from brokerless.spark.outputs import Objects, Output, Outputs
+from brokerless.spark.progress import SourceOffset, app_id, covers, follows
+from brokerless.spark.source import (
+    SLICE_BYTES,
+    SLICE_ROWS,
+    BrokerlessSource,
+    Reader,
+    _cuts,
+    _names,
+    first_position,
+    union_columns,
+)
 from brokerless.spark.worker import settings_option
 from brokerless.store import open_store
 from brokerless.topics import Schema, dead_letters
@@ -115,6 +125,65 @@ def test_where_a_new_pipeline_begins(settings: Settings, store: Store, start: st
     source.initialOffset()
     send(settings, "a", 2)
     assert ids_of(source, source.initialOffset(), source.latestOffset()) == expected
+
+
+def claimed(settings: Settings, store: Store, **more: str) -> Outputs:
+    """The outputs in the hands of a run that has just begun."""
+    schema = Schema.parse("id long")
+    output, letters = (Output(store, topic, schema, NAME) for topic in (OUTPUT, dead_letters(OUTPUT)))
+    outputs = Outputs(output, letters, NAME)
+    outputs.claim()
+    outputs.begin(first_position(store, options(settings, **more), output))
+    return outputs
+
+
+@pytest.mark.parametrize("start", ["latest", "2020-01-01T00:00:00+00:00"])
+@pytest.mark.parametrize("letters", [False, True], ids=["before the commits", "between the commits"])
+def test_a_crash_before_the_first_commit_does_not_move_the_start(
+    settings: Settings, store: Store, start: str, letters: bool
+) -> None:
+    send(settings, "a", 1)
+    begins = [1] if start != "latest" else []
+    outputs = claimed(settings, store, start=start, topics="a,b")
+    send(settings, "a", 2)
+    source = reader(settings, start=start, topics="a,b")
+    begin, end = SourceOffset.of(source.initialOffset()), SourceOffset.of(source.latestOffset())
+    assert ids_of(source, begin.to_dict(), end.to_dict()) == [*begins, 2]
+    assert outputs.missing(begin.at, end, batch_id=0) == [outputs.letters, outputs.output]
+    if letters and outputs.letters is not None:
+        outputs.letters.commit(Objects(), end.at)
+    # The next run, after more has come.
+    send(settings, "a", 3)
+    outputs = claimed(settings, store, start="latest", topics="a,b")
+    source = reader(settings, start="latest", topics="a,b")
+    begin, end = SourceOffset.of(source.initialOffset()), SourceOffset.of(source.latestOffset())
+    found = ids_of(source, begin.to_dict(), end.to_dict())
+    assert found == ([*begins, 2] if letters else [*begins, 2, 3])
+    missing = outputs.missing(begin.at, end, batch_id=0)
+    assert missing == ([outputs.output] if letters else [outputs.letters, outputs.output])
+    outputs.commit(Objects(), Objects(), end.at, missing=missing)
+
+
+def test_only_a_start_that_moves_is_noted_and_only_once(settings: Settings, store: Store) -> None:
+    send(settings, "a", 1)
+    log = DeltaLog(store, OUTPUT)
+    claimed(settings, store)
+    assert log.refresh().version == 1  # the claim
+    claimed(settings, store, start="latest")
+    assert (log.refresh().version, log.txn(app_id(NAME, "a"))) == (3, 1)
+    send(settings, "a", 2)
+    claimed(settings, store, start="latest", topics="a,b")  # b is new to it
+    assert [log.refresh().version, *(log.txn(app_id(NAME, t)) for t in ("a", "b", "b.1"))] == [5, 1, 0, 0]
+    claimed(settings, store, start="latest", topics="a,b")
+    assert log.refresh().version == 6
+
+
+def test_who_was_taken_over_does_not_note_its_start(settings: Settings, store: Store) -> None:
+    old = claimed(settings, store)
+    claimed(settings, store)
+    with pytest.raises(PipelineFenced, match="took over"):
+        old.begin({"a": 0})
+    assert DeltaLog(store, OUTPUT).txn(app_id(NAME, "a")) is None
 
 
 def test_after_a_crash_between_two_outputs_a_batch_ends_where_the_first_is(settings: Settings, store: Store) -> None:

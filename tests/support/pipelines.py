@@ -99,13 +99,13 @@ def start(
     topics: Sequence[str] = ("timezone1", "timezone2"),
     name: str = NAME,
     read_as: str | None = None,
+    begin: str = "beginning",
     once: bool = True,
     executor_rows: int = 1_000_000,
     **limits: int,
 ) -> Stream:
-    rows = read_stream(
-        spark, topics, name=read_as or name, output=OUTPUT, settings=settings, once=once, **limits
-    )  # fmt: skip
+    where = {"name": read_as or name, "output": OUTPUT, "settings": settings}
+    rows = read_stream(spark, topics, **where, start=begin, once=once, **limits)  # type: ignore[arg-type]
     return write_stream(unify_timezones(rows), OUTPUT, name=name, settings=settings, executor_rows=executor_rows)
 
 
