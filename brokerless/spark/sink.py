@@ -59,6 +59,8 @@ EXECUTOR_ROWS: Final = 500_000
 """Batches of more rows are written by the executors. On two cores that is where they become faster (docs/adr/0005);
 lower it where many executors stand idle."""
 
+_queries: Final[dict[Path, StreamingQuery | None]] = {}
+"""The queries of this process by their checkpoints; None while one is being started."""
 
 _STATEFUL: Final = frozenset(
     {
@@ -125,6 +127,8 @@ class Stream:
         if self._sink is not None:
             self._sink.close(timeout_s)
         self.query.stop()
+        if self._sink is not None:
+            _remove_checkpoint(self._sink.checkpoint)
 
     def error(self) -> BrokerlessError | None:
         """The kit's own error that ended the query, if one did."""
@@ -162,8 +166,12 @@ def write_stream(
     writer = df.writeStream.foreachBatch(sink.write).option("checkpointLocation", sink.checkpoint.as_uri())
     if interval_s > 0:
         writer = writer.trigger(processingTime=f"{int(interval_s * 1000)} milliseconds")
-    # Spark wants the names of a session's queries to differ; ours are kept apart by fencing instead.
-    query = writer.queryName(f"{name}-{sink.checkpoint.name[:8]}").start()
+    try:
+        query = writer.queryName(_query_name(name, sink.checkpoint)).start()
+    except BaseException:
+        _remove_checkpoint(sink.checkpoint)
+        raise
+    _queries[sink.checkpoint] = query
     stream = Stream(query, name, _sink=sink)
     sink.reports = stream.reports
     warming.join()
@@ -222,7 +230,7 @@ class _Sink:
             topic = dead_letters(table)
             letters = Output(self._store, topic, describe_topic(self._store, topic).schema, name)
         self._outputs = Outputs(output, letters, name)
-        self.checkpoint: Path = _fresh_checkpoint(settings, name)
+        scratch = scratch_root(settings)  # before the claim: a full disk must fence nobody
         self.reports: list[BatchReport] = []
         self.error: BrokerlessError | None = None
         self._running = threading.Lock()
@@ -230,6 +238,7 @@ class _Sink:
         self._counted: Counter[str] = Counter()
         self._outputs.claim()
         self._begin(df, table, name)
+        self.checkpoint = _fresh_checkpoint(scratch, name)
 
     def _begin(self, df: DataFrame, table: str, name: str) -> None:
         """Notes in the output where a new pipeline begins, before the source looks for it there."""
@@ -395,15 +404,40 @@ def _check_columns(df: DataFrame, schema: Schema, topic: str) -> None:
         raise SchemaError(msg)
 
 
-def _fresh_checkpoint(settings: Settings, name: str) -> Path:
-    """An empty folder for Spark's checkpoint. Those of earlier runs are removed, never read."""
-    root = scratch_root(settings) / f"pipeline-{name}"
+def _fresh_checkpoint(scratch: Path, name: str) -> Path:
+    """An empty folder for Spark's checkpoint. Those that no query uses any more are removed, never read."""
+    root = scratch / f"pipeline-{name}"
     for old in root.glob("*-*"):
-        if not _is_alive(int(old.name.partition("-")[0])):
-            shutil.rmtree(old, ignore_errors=True)
+        if not _is_used(old):
+            _remove_checkpoint(old)
     path = root / f"{os.getpid()}-{uuid.uuid4().hex}"
+    _queries[path] = None
     path.mkdir(parents=True)
     return path
+
+
+def _query_name(name: str, checkpoint: Path) -> str:
+    """Spark wants the names of a session's queries to differ; ours are kept apart by fencing instead."""
+    return f"{name}-{checkpoint.name.partition('-')[2][:8]}"
+
+
+def _remove_checkpoint(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    _queries.pop(path, None)
+
+
+def _is_used(path: Path) -> bool:
+    """Whether a query of this process writes there, or another process that lives might."""
+    pid = int(path.name.partition("-")[0])
+    if pid != os.getpid():
+        return _is_alive(pid)
+    if path not in _queries:
+        return False  # of an earlier process with this number
+    query = _queries[path]
+    try:
+        return query is None or query.isActive
+    except Exception:  # its JVM has gone, and it with that
+        return False
 
 
 def _is_alive(pid: int) -> bool:
@@ -412,8 +446,8 @@ def _is_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except OSError:
-        return True
-    return pid != os.getpid()  # what this process left behind is done with
+        pass  # another user's
+    return True
 
 
 def _nodes(df: DataFrame) -> Iterator[tuple[Any, list[Any]]]:

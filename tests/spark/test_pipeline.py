@@ -148,6 +148,22 @@ def test_the_newer_pipeline_of_a_name_wins(spark: SparkSession, settings: Settin
     assert delivered(settings)[0] == once("a", "b")
 
 
+def test_two_pipelines_of_a_name_with_outputs_of_their_own(spark: SparkSession, settings: Settings) -> None:
+    create(settings)
+    create_topic(open_store(settings), "other", Schema.parse("date string, message string"))
+    send(settings, "timezone1", ["a"])
+    old = start(spark, settings, once=False)
+    old.query.processAllAvailable()
+    rows = read_stream(spark, ["timezone1"], name=NAME, output="other", settings=settings, metadata=False)
+    new = write_stream(rows, "other", name=NAME, settings=settings)
+    send(settings, "timezone1", ["b"])
+    finish(new)
+    finish(old)
+    assert delivered(settings)[0] == once("a", "b")
+    assert [row["message"] for row in rows_of(settings, "other")] == ["a", "b"]
+    assert not list((settings.state_dir / "scratch" / f"pipeline-{NAME}").iterdir())
+
+
 def test_partitions_of_several_topics_in_one_query(spark: SparkSession, settings: Settings) -> None:
     create(settings, partitions=3)
     ids = [f"{topic}-{i}" for topic in ("timezone1", "timezone2") for i in range(30)]
