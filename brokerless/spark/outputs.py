@@ -36,6 +36,10 @@ COMMIT_WITHIN_MS: Final = 600_000
 """A process that slept (a suspended machine) must not commit objects that maintenance has taken for orphans since: far
 below the shortest time that it lets them lie."""
 
+OBJECT_BYTES: Final = 256 * 2**20
+"""The most that the rows of one object take in memory, far below what readers refuse (``records.MAX_DECODED_BYTES``):
+narrow numbers become wider in the topic's types."""
+
 
 @dataclass(slots=True)
 class Objects:
@@ -50,11 +54,6 @@ class Objects:
         """How many rows they hold."""
         return sum(add.rows or 0 for add in self.adds)
 
-    def add(self, add: Add | None) -> None:
-        """Takes note of an object, if there is one."""
-        if add is not None:
-            self.adds.append(add)
-
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -63,15 +62,26 @@ class Target:
     topic: str
     schema: Schema
 
-    def upload(self, store: Store, rows: pa.Table, *, clock: Clock = SYSTEM) -> tuple[Add, bytes] | None:
-        """Writes the rows as one object, and gives its bytes, too; nothing of no rows."""
-        if not rows.num_rows:
-            return None
+    def upload(self, store: Store, rows: pa.Table, *, clock: Clock = SYSTEM) -> list[tuple[Add, bytes]]:
+        """Writes the rows as objects, in their order, and gives the bytes, too; nothing of no rows."""
         now_us = clock.time_us()
-        data = records.encode(records.to_table(rows, self.schema, topic=self.topic, produced_at_us=now_us))
-        name = records.object_name(data, clock.uuid())
-        store.put(f"{self.topic}/{name}", data)
-        return Add(name, len(data), rows.num_rows, now_us // 1000), data
+        uploaded: list[tuple[Add, bytes]] = []
+        for piece in _pieces(rows):
+            data = records.encode(records.to_table(piece, self.schema, topic=self.topic, produced_at_us=now_us))
+            name = records.object_name(data, clock.uuid())
+            store.put(f"{self.topic}/{name}", data)
+            uploaded.append((Add(name, len(data), piece.num_rows, now_us // 1000), data))
+        return uploaded
+
+
+def _pieces(rows: pa.Table) -> list[pa.Table]:
+    """The rows in parts that are small enough for one object each; a row that is not is a part of its own."""
+    if not rows.num_rows:
+        return []
+    if rows.nbytes <= OBJECT_BYTES or rows.num_rows == 1:
+        return [rows]
+    half = rows.num_rows // 2
+    return [*_pieces(rows.slice(0, half)), *_pieces(rows.slice(half))]
 
 
 class Output:
@@ -108,10 +118,9 @@ class Output:
         return position_in(self._log, self._pipeline, tables)
 
     def upload(self, rows: pa.Table, objects: Objects) -> None:
-        """Writes the rows as an object of a batch that is to be committed."""
-        if uploaded := self.target.upload(self._log.store, rows, clock=self._clock):
-            add, data = uploaded
-            objects.add(add)
+        """Writes the rows as objects of a batch that is to be committed."""
+        for add, data in self.target.upload(self._log.store, rows, clock=self._clock):
+            objects.adds.append(add)
             objects.kept[add.path] = data
 
     def commit(self, objects: Objects, end: Position) -> None:

@@ -336,8 +336,8 @@ class _Sink:
         # In the order of the partitions, which is the order of the log.
         for row in df.mapInArrow(task, "written string").collect():
             written = json.loads(row.written)
-            good.add(Add(*written["good"]) if written["good"] else None)
-            letters.add(Add(*written["letters"]) if written["letters"] else None)
+            good.adds += [Add(*values) for values in written["good"]]
+            letters.adds += [Add(*values) for values in written["letters"]]
             latency.add_counts(written["latency"])
         return _Result(good, letters, latency=latency)
 
@@ -383,12 +383,10 @@ def _ages(rows: pa.Table) -> Histogram:
     return ages(rows, SYSTEM.time_us())
 
 
-def _uploaded(target: Target | None, store: Store, rows: pa.Table | None) -> list[Any] | None:
-    uploaded = None if target is None or rows is None else target.upload(store, rows)
-    if uploaded is None:
-        return None
-    add = uploaded[0]
-    return [add.path, add.size, add.rows, add.modified_ms]
+def _uploaded(target: Target | None, store: Store, rows: pa.Table | None) -> list[list[Any]]:
+    if target is None or rows is None:
+        return []
+    return [[add.path, add.size, add.rows, add.modified_ms] for add, _ in target.upload(store, rows)]
 
 
 def _check_columns(df: DataFrame, schema: Schema, topic: str) -> None:

@@ -1,0 +1,54 @@
+"""A pipeline's objects: no more rows in one than its readers take."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from brokerless import records
+from brokerless.admin import create_topic
+from brokerless.log import DeltaLog
+from brokerless.spark import outputs
+from brokerless.topics import Schema
+from tests.support.fakes import FakeClock, FakeStore
+
+SCHEMA = Schema.parse("n long, text string")
+
+
+def table(sizes: list[int]) -> pa.Table:
+    """Numbered rows with texts of these lengths."""
+    return pa.table({"n": pa.array(range(len(sizes)), pa.int64()), "text": ["x" * size for size in sizes]})
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([], []),
+        ([10] * 3, [3]),
+        ([100] * 64, [8] * 8),
+        ([10] * 15 + [990], [8, 4, 2, 1, 1]),  # unevenly
+        ([5000, 10, 5000], [1, 1, 1]),  # larger than an object may be
+        ([5000], [1]),
+    ],
+)
+def test_many_rows_become_several_objects_in_their_order(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch, sizes: list[int], expected: list[int]
+) -> None:
+    monkeypatch.setattr(outputs, "OBJECT_BYTES", 1000)
+    store = FakeStore(clock)
+    create_topic(store, "out", SCHEMA, clock=clock)
+    output = outputs.Output(store, "out", SCHEMA, "pipe", clock=clock)
+    output.claim()
+    objects = outputs.Objects()
+    output.upload(table(sizes), objects)
+    assert [add.rows for add in objects.adds] == expected
+    assert (objects.rows, set(objects.kept)) == (len(sizes), {add.path for add in objects.adds})
+    output.commit(objects, {"in": 1})
+    entry = DeltaLog(store, "out", clock=clock).read(2)
+    assert entry is not None
+    read = [records.load(store, f"out/{add.path}") for add in entry.messages]
+    assert [n for part in read for n in part.column("n").to_pylist()] == list(range(len(sizes)))
+
+
+def test_an_object_is_far_smaller_than_what_readers_refuse() -> None:
+    assert outputs.OBJECT_BYTES * 4 <= records.MAX_DECODED_BYTES
