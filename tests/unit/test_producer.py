@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -345,19 +346,25 @@ def test_a_later_call_waits_for_what_an_interrupted_one_left_on_its_way(
     store: FakeStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[int] = []
+    waits: list[int] = []
 
-    def write(writer: _PartitionWriter, *args: object) -> tuple[int, bool]:
-        if writer is producer._writers[0]:
-            raise MemoryError
+    def write(*_: object) -> tuple[int, bool]:
         threading.Event().wait(0.2)
         ended.append(1)
         return 1, False
 
+    def interrupted(futures: Any) -> Any:
+        waits.append(1)
+        if len(waits) == 1:
+            raise KeyboardInterrupt
+        return concurrent.futures.wait(futures)
+
     producer = Producer("p4", store=store, clock=clock, key="n")
     monkeypatch.setattr(_PartitionWriter, "write", write)
-    with pytest.raises(MemoryError):
+    monkeypatch.setattr("brokerless.producer.wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
         producer.send(rows(*range(40)))
-    assert len(ended) == 3
+    assert len(ended) == 4
 
 
 def test_all_partitions_are_written_where_no_thread_starts_any_more(store: FakeStore, clock: FakeClock) -> None:
