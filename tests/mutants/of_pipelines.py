@@ -12,6 +12,22 @@ _APPEND: Final = "            self._log.append(objects.adds, txns, expect={epoch
 
 MUTANTS: Final = (
     Mutant(
+        "what latest means is recorded before anything is read",
+        _OUTPUTS,
+        "            self.output.commit(Objects(), start)\n",
+        "            pass\n",
+        "A crash before the first commit moves the start behind messages that were read and not written.",
+        by_tests("spark/test_source", "test_a_crash_before_the_first_commit_does_not_move_the_start"),
+    ),
+    Mutant(
+        "no object is larger than its readers take",
+        _OUTPUTS,
+        "    if rows.nbytes <= OBJECT_BYTES or rows.num_rows == 1:\n",
+        "    if rows.num_rows:\n",
+        "The output is committed, and nobody can read it.",
+        by_tests("unit/test_outputs", "test_many_rows_become_several_objects_in_their_order"),
+    ),
+    Mutant(
         "progress is in the commit of the rows",
         _OUTPUTS,
         _APPEND,
