@@ -38,7 +38,7 @@ from brokerless.clock import SYSTEM, Clock
 from brokerless.consumer import Batch, Consumer
 from brokerless.errors import BrokerlessError, ConfigError
 from brokerless.offsets import Offset
-from brokerless.records import arrow_schema, json_value, values_of
+from brokerless.records import arrow_schema, json_value, nulls, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -354,6 +354,9 @@ class _Parquet:
         )
 
     def write(self, table: Table, time_ms: int) -> None:
+        for field in self._schema:
+            if field.name not in table.column_names:  # a table of others has no ``_produced_at``
+                table = table.append_column(field, nulls(field.type, table.num_rows))
         self._waiting.append(table.select(self._schema.names))
         self._bytes += int(table.nbytes)
         if self._bytes >= _ROW_GROUP_BYTES:

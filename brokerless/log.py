@@ -35,6 +35,7 @@ from brokerless.entries import (
     DELETED_KEY,
     ENGINE_KEY,
     FIRST_VERSION_KEY,
+    PARTITIONS_KEY,
     Add,
     Entry,
     Metadata,
@@ -241,14 +242,17 @@ class DeltaLog:
     def earliest(self) -> int:
         """The oldest version whose messages the log can still show; head + 1 if there is none.
 
-        The entry that creates a table holds no messages, so on a log without clean-up this is the one after it.
+        The entry that creates a topic holds no messages, so on a log without clean-up this is the one after it. Other
+        writers may create a table with messages.
         """
         with self._lock:
             self._catch_up_if_stale()
             state = self.state
         first = state.metadata.first_version + 1
         if state.version < first or self.store.exists(self.entry_path(first)):
-            return first
+            foreign = PARTITIONS_KEY not in state.metadata.configuration
+            created = self.read(first - 1) if foreign else None
+            return first - 1 if created is not None and created.messages else first
         # Clean-up removes a prefix, so presence goes from no to yes once.
         low, high = first, state.version + 1
         while low + 1 < high:

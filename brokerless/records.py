@@ -244,6 +244,11 @@ def _read_as(column: ChunkedArray, want: DataType, of: Column, path: str) -> Chu
         raise StoreError(msg) from None
 
 
+def nulls(kind: DataType, rows: int) -> ChunkedArray:
+    """A column without a value."""
+    return ChunkedArray([_array([None] * rows, kind)])
+
+
 def constant(value_us: int, rows: int) -> Array:
     """A timestamp column that holds one instant."""
     return Array.from_buffer(array.array("q", (value_us,)) * rows).cast(TIMESTAMP)

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from brokerless import Consumer, DeltaLog, Producer, Schema, create_topic, delete_topic, open_store
 from brokerless.errors import TopicDeleted
+from brokerless.export import export_topic
 from brokerless.maintenance import Maintainer, storage_options
 
 if TYPE_CHECKING:
@@ -195,6 +197,21 @@ def test_delta_rs_writes_beside_our_producer(settings: Settings, producer: Produ
     assert by_delta_rs(settings) == rows
     log = DeltaLog(open_store(settings), "t")
     assert [entry.version for entry in log.read_from(0)] == list(range(log.state.version + 1))
+
+
+@pytest.mark.parametrize("commits", [1, 2])
+def test_a_table_that_delta_rs_began_with_messages(settings: Settings, tmp_path: Path, commits: int) -> None:
+    sent = list(range(3 * commits))
+    for first in sent[::3]:
+        rows = pa.table({"n": sent[first : first + 3]})
+        write_deltalake(f"{settings.root}/others", rows, mode="append", storage_options=storage_options(settings))
+    with Consumer("others", start="beginning", settings=settings) as consumer:
+        found = [n for batch in consumer.poll(0) for n in pa.table(batch.data)["n"].to_pylist()]
+    assert found == sent
+    path = tmp_path / "others.parquet"
+    assert export_topic("others", path, store=open_store(settings), once=True).rows == len(sent)
+    exported = pq.read_table(path)
+    assert (exported["n"].to_pylist(), exported["_produced_at"].null_count) == (sent, len(sent))
 
 
 def test_delta_rs_keeps_our_txns_in_its_checkpoints(settings: Settings, producer: Producer) -> None:
