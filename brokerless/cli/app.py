@@ -15,6 +15,7 @@ Exit code 2 means that nothing was written.
 from __future__ import annotations
 
 import inspect
+import io
 import json
 import os
 import socket
@@ -185,12 +186,18 @@ class _Root(TyperGroup):
             return super().main(given, prog_name, complete_var, standalone_mode=False, **extra)
         # A failure to parse comes before any option has a value, so the line itself is asked.
         as_json = "--json" in (given[: given.index("--")] if "--" in given else given)
+        if isinstance(sys.stdout, io.TextIOWrapper):  # messages may hold what a terminal of another encoding has not
+            sys.stdout.reconfigure(errors="backslashreplace")
         try:
             code = super().main(given, prog_name, complete_var, standalone_mode=False, **extra)
             sys.exit(code if isinstance(code, int) else 0)
         except BrokerlessError as error:
             code = exit_code(error)
             report(str(error), kind=type(error).__name__, code=code, as_json=as_json)
+        except OSError as error:  # a full disk, a limit of open files
+            code = 1
+            name = f": {error.filename}" if error.filename else ""
+            report(f"{error.strerror or error}{name}", kind=type(error).__name__, code=code, as_json=as_json)
         except typer.TyperException as error:
             code = _report_usage(error, as_json=as_json)
         except typer.Abort:

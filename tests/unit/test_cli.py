@@ -14,11 +14,12 @@ import time
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from brokerless import errors
 from brokerless.cli import application, lines
-from brokerless.cli.app import exit_code
+from brokerless.cli.app import _Root, exit_code
 from brokerless.cli.doctor import clock_skew
 from brokerless.cli.lines import Spool
 from brokerless.cli.messages import stop_on_signals
@@ -415,3 +416,32 @@ def test_clock_skew_is_measured_against_the_servers_date(offset_s):
 def test_the_runner_is_the_real_application():
     """CliRunner and the script go through the same main, or these tests would show nothing."""
     assert CliRunner().invoke(application(), ["--version"]).exit_code == 0
+
+
+def verbs() -> typer.Typer:
+    app = typer.Typer(cls=_Root)
+
+    @app.command()
+    def fill() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "/x.csv")
+
+    @app.command()
+    def show() -> None:
+        print("20 €")
+
+    return app
+
+
+def test_an_error_of_the_machine_is_a_line_and_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        verbs()(["fill"])
+    assert caught.value.code == 1
+    assert capsys.readouterr().err == "error: No space left on device: /x.csv\n"
+
+
+def test_output_is_shown_on_terminals_of_any_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(data, encoding="ascii"))
+    with pytest.raises(SystemExit) as caught:
+        verbs()(["show"])
+    assert (caught.value.code, data.getvalue()) == (0, b"20 \\u20ac\n")
