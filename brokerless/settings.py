@@ -99,10 +99,7 @@ class Settings:
         root = root or env.get(ROOT_ENV)
         endpoint = env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL") or None
         access, secret = env.get("AWS_ACCESS_KEY_ID"), env.get("AWS_SECRET_ACCESS_KEY")
-        token = env.get("AWS_SESSION_TOKEN") or None
         if name == "minio":
-            # A token is good for its own key only.
-            token = token if env.get("MINIO_S3_ACCESS_KEY") in {None, "", access} else None
             access = env.get("MINIO_S3_ACCESS_KEY") or access
             secret = env.get("MINIO_S3_SECRET_ACCESS_KEY") or secret
         is_s3 = root is None or urlsplit(check_root(root)).scheme == "s3"
@@ -131,7 +128,7 @@ class Settings:
             region=env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or "us-east-1",
             access_key=access,
             secret_key=secret,
-            session_token=token if access else None,
+            session_token=env.get("AWS_SESSION_TOKEN") if access else None,
             state_dir=state_dir,
         )
 
@@ -149,8 +146,6 @@ class Settings:
         }
         if self.profile == "minio":
             values |= {"MINIO_S3_ACCESS_KEY": self.access_key, "MINIO_S3_SECRET_ACCESS_KEY": self.secret_key}
-            # Empty, so that a child has none from the shell either.
-            values["AWS_SESSION_TOKEN"] = self.session_token or ""
         return {key: value for key, value in values.items() if value is not None}
 
 
