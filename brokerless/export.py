@@ -354,8 +354,9 @@ class _Parquet:
         )
 
     def write(self, table: Table, time_ms: int) -> None:
-        for field in self._schema:
-            if field.name not in table.column_names:  # a table of others has no ``_produced_at``
+        for name in self._schema.names:
+            if name not in table.column_names:  # a table of others has no ``_produced_at``
+                field = self._schema.field(name)
                 table = table.append_column(field, nulls(field.type, table.num_rows))
         self._waiting.append(table.select(self._schema.names))
         self._bytes += int(table.nbytes)
