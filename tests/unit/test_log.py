@@ -341,9 +341,8 @@ def test_a_store_that_fails_a_writer_behind_its_commit_leaves_it_unknown(
         log.append([add("f2")])
 
 
-def test_a_writer_that_slept_between_looking_and_writing_takes_it_back(
-    log: DeltaLog, clock: FakeClock, store: FakeStore
-) -> None:
+def asleep_at_its_put(log: DeltaLog, clock: FakeClock, store: FakeStore) -> DeltaLog:
+    """A writer that will sleep before its next PUT, of entry 2, until clean-up has removed the true entries below 7."""
     sleeper = again(log)
     sleeper.append([add("f1")])
 
@@ -357,6 +356,13 @@ def test_a_writer_that_slept_between_looking_and_writing_takes_it_back(
         clock.advance(7200)
 
     store.puts = [Put("created", before=sleep)]
+    return sleeper
+
+
+def test_a_writer_that_slept_between_looking_and_writing_takes_it_back(
+    log: DeltaLog, clock: FakeClock, store: FakeStore
+) -> None:
+    sleeper = asleep_at_its_put(log, clock, store)
     assert sleeper.append([add("mine")], {"p": 1}).version == 8
     assert not store.exists(log.entry_path(2))
     assert "mine" in again(log).load(with_files=True).files
@@ -367,19 +373,7 @@ def test_a_claim_that_slept_between_looking_and_writing_is_taken_back(
     log: DeltaLog, clock: FakeClock, store: FakeStore
 ) -> None:
     # Left behind, it would pass for the earliest entry, and readers would be sent back to it for a whole retention.
-    sleeper = again(log)
-    sleeper.append([add("f1")])
-
-    def sleep() -> None:
-        script, store.puts = store.puts, []
-        for n in range(2, 8):
-            log.append([add(f"f{n}")])
-        write_checkpoint(log)
-        clean_up(log, below=7)
-        store.puts = script
-        clock.advance(7200)
-
-    store.puts = [Put("created", before=sleep)]
+    sleeper = asleep_at_its_put(log, clock, store)
     assert sleeper.claim("p") == 1
     assert not store.exists(log.entry_path(2))
     assert store.exists(log.entry_path(8))
