@@ -10,7 +10,8 @@ Nothing here commits to a log, takes a lock or touches a live file, so producers
   leads to. Readers that are further behind get ``OffsetOutOfRange`` with the earliest offset.
 * An object is removed only when no retained entry can name it, and the log is asked once more right before. What the
   log does not know may be a producer's upload on its way to a commit: it is left alone for the grace time (an hour),
-  far longer than any commit is tried. Rules, in the order of ``_is_garbage``:
+  far longer than any commit is tried. A mark beside the objects says that a removal is under way, to writers that slept
+  even longer (``brokerless.upload``). Rules, in the order of ``_is_garbage``:
 
   1. live: never;
   2. younger than the grace time: not yet;
@@ -48,6 +49,7 @@ from brokerless.log import DeltaLog
 from brokerless.settings import Settings
 from brokerless.store import open_store
 from brokerless.topics import check_name, is_table, partition_table
+from brokerless.upload import REMOVAL_VALID_S, REMOVALS
 
 if TYPE_CHECKING:
     import threading
@@ -334,6 +336,9 @@ class Maintainer:
         # The objects first, the log second: what is committed in between is then seen as live.
         found = self._in_time(self._data_objects(log.table), work)
         old = [info for info in found if now_s - info.modified_s >= self._grace_s]
+        marks = self._store.list(f"{log.table}/{REMOVALS}")
+        if left := [mark.path for mark in marks if now_s - mark.modified_s >= REMOVAL_VALID_S]:
+            self._store.delete(left)
         if not old:
             return
         state = log.load(with_files=True)
@@ -343,13 +348,17 @@ class Maintainer:
         skip = len(log.table) + 1
         garbage = [info for info in old if self._is_garbage(info, info.path[skip:], state, now_s, horizon_ms)]
         for batch in self._in_time(_batches(garbage), work):
+            mark = f"{log.table}/{REMOVALS}/{self._clock.uuid()}"
+            self._store.put(mark, b"")
             # Once more, right before: a producer may have slept for the whole grace time and committed just now.
             for entry in log.read_from(version + 1):
                 live.update(add.path for add in entry.adds)
                 version = entry.version
             doomed = [info for info in batch if info.path[skip:] not in live]
+            # A DELETE without an answer may still be on its way: then the mark stays.
             if doomed:
                 self._store.delete([info.path for info in doomed])
+            self._store.delete([mark])
             work.objects_removed += len(doomed)
             work.bytes_removed += sum(info.size for info in doomed)
 

@@ -2,12 +2,18 @@
 
 An object that no entry names yet is an orphan to maintenance, which removes it after a grace time. So an object must
 not wait for its entry as long as that: where a process slept in between, the object is uploaded once more.
+
+A DELETE that maintenance has decided on may still come after that, as there is no conditional one everywhere. So
+maintenance marks the table for as long as it removes, and marks it *before* it asks the log for the last time. Whoever
+finds no mark after the entry is there is safe: what was marked before has been removed by now, and whoever marks later
+sees the entry. Whoever finds one waits until it is gone, and uploads then.
 """
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from brokerless import records
 from brokerless.entries import Add
@@ -15,7 +21,7 @@ from brokerless.errors import CommitUnknown, NotCommitted, StoreError, UsageErro
 from brokerless.log import TxnAdvanced
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from arro3.core import Table
 
@@ -26,7 +32,14 @@ if TYPE_CHECKING:
 UPLOAD_VALID_S: Final = 600.0
 """An object that waited longer for its commit is uploaded again; far below maintenance's grace time for orphans."""
 
-_PUT_AGAIN_TRIES: Final = 5
+REMOVALS: Final = "_removals"
+"""The folder of a table in which maintenance keeps a mark for each removal under way."""
+
+REMOVAL_VALID_S: Final = 6 * 3600.0
+"""A mark that is older is one of a maintainer that was killed: nobody waits for it."""
+
+_TRIES: Final = 5
+_T = TypeVar("_T")
 
 
 def commit_table(
@@ -63,7 +76,7 @@ def commit_table(
         # clocks: the monotonic one stands still while a machine sleeps, the wall clock can be set back.
         waited_s = max(clock.monotonic() - uploaded_s, (clock.time_us() - uploaded_us) / 1e6)
         if waited_s > UPLOAD_VALID_S:
-            put_again(log.store, path, data, clock=clock)
+            put_again(log.store, log.table, {name: data}, clock=clock)
 
     log.store.put(path, data)
     add = Add(name, len(data), table.num_rows, uploaded_us // 1000)
@@ -89,17 +102,37 @@ def commit_table(
     return commit
 
 
-def put_again(store: Store, path: str, data: bytes, *, clock: Clock) -> None:
-    """Uploads an object whose entry is in the log already, where maintenance may have removed it meanwhile.
+def put_again(store: Store, table: str, objects: Mapping[str, bytes], *, clock: Clock) -> None:
+    """Uploads objects whose entry is in the log already, where maintenance may have removed them meanwhile.
 
-    Tries for longer than the store does by itself: whoever gives up here leaves an entry without its object.
+    Waits for removals that are under way: seconds, but hours where maintenance stands still. Tries for longer than the
+    store does by itself: whoever gives up here leaves an entry without its objects.
+
+    Args:
+        store: of the table.
+        table: relative to the store.
+        objects: by their paths in the table.
+        clock: time.
 
     Raises:
-        StoreError: the store did not take it.
+        StoreError: the store did not answer, or did not take them.
     """
-    for attempt in range(_PUT_AGAIN_TRIES - 1):
+    waited = 0
+    while _persist(partial(_is_removing, store, table, clock), clock):
+        clock.backoff(waited, base_s=1.0, cap_s=60.0)
+        waited += 1
+    for path, data in objects.items():
+        _persist(partial(store.put, f"{table}/{path}", data), clock)
+
+
+def _is_removing(store: Store, table: str, clock: Clock) -> bool:
+    valid_s = clock.time_us() / 1e6 - REMOVAL_VALID_S
+    return any(mark.modified_s > valid_s for mark in store.list(f"{table}/{REMOVALS}"))
+
+
+def _persist(request: Callable[[], _T], clock: Clock) -> _T:
+    for attempt in range(_TRIES - 1):
         with contextlib.suppress(StoreError):
-            store.put(path, data)
-            return
+            return request()
         clock.backoff(attempt, base_s=1.0, cap_s=10.0)
-    store.put(path, data)
+    return request()

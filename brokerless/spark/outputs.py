@@ -169,8 +169,7 @@ class Output:
         if not self._waited(objects):
             return
         store = self._log.store
-        for path, data in objects.kept.items():
-            put_again(store, f"{self.topic}/{path}", data, clock=self._clock)
+        put_again(store, self.topic, objects.kept, clock=self._clock)
         others = [f"{self.topic}/{add.path}" for add in objects.adds if add.path not in objects.kept]
         if gone := [path for path in others if not store.exists(path)]:
             msg = (

@@ -14,16 +14,19 @@ import pytest
 from brokerless.admin import create_topic, delete_topic
 from brokerless.errors import DeliveryFailed, PipelineError, StoreUnavailable, TopicDeleted
 from brokerless.log import DeltaLog
+from brokerless.maintenance import GRACE_S, Maintainer
 from brokerless.producer import Producer
 from brokerless.spark import outputs
 from brokerless.topics import Schema
-from brokerless.upload import UPLOAD_VALID_S
+from brokerless.upload import REMOVAL_VALID_S, UPLOAD_VALID_S
 from tests.sim.machine import simulated
 from tests.sim.run import run_seed
 from tests.support.checkpoints import write_checkpoint
 from tests.support.fakes import FakeClock, FakeStore, Put
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tests.sim.run import Result
 
 pytestmark = pytest.mark.faults
@@ -85,6 +88,26 @@ def store(clock: FakeClock) -> FakeStore:
     return store
 
 
+class SlowStore(FakeStore):
+    """Answers no DELETE of data objects, and applies it later."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(clock)
+        self.on_its_way: list[str] = []
+
+    def delete(self, paths: Sequence[str]) -> None:
+        if not any("/part-" in path for path in paths):
+            super().delete(paths)
+            return
+        self.on_its_way += paths
+        msg = "no answer"
+        raise StoreUnavailable(msg)
+
+    def land(self) -> None:
+        super().delete(self.on_its_way)
+        self.on_its_way.clear()
+
+
 class RefusingStore(FakeStore):
     """Takes each object once."""
 
@@ -134,6 +157,31 @@ def test_the_wall_clock_may_be_set_back_while_an_object_waits(clock: FakeClock, 
     store.puts = [Put("created", before=sleep_and_set_back)]
     Producer("t", store=store, clock=clock).send({"n": [1]})
     assert len(objects(store)) == 1
+
+
+@pytest.mark.parametrize("writer", ["producer", "pipeline"])
+def test_an_object_is_put_back_behind_a_removal_that_is_under_way(clock: FakeClock, writer: str) -> None:
+    store = SlowStore(clock)
+    create_topic(store, "t", SCHEMA, clock=clock)
+
+    def sleep_until_it_is_being_removed() -> None:
+        clock.advance(GRACE_S)
+        (report,) = Maintainer(["t"], store=store, clock=clock).run_once()
+        assert report.skipped == ("orphans: no answer",)
+        clock.on_sleep = store.land
+        clock.slept.clear()
+
+    if writer == "producer":
+        store.puts = [Put("created", before=sleep_until_it_is_being_removed)]
+        Producer("t", store=store, clock=clock).send({"n": [1]})
+    else:
+        output, uploaded = batch(store, clock)
+        store.puts = [Put("created", before=sleep_until_it_is_being_removed)]
+        output.commit(uploaded, {"in": 1})
+    store.land()
+    assert len(objects(store)) == 1
+    # Nobody took the mark away. It counts for so long.
+    assert REMOVAL_VALID_S <= sum(clock.slept) < REMOVAL_VALID_S + 60
 
 
 def test_times_do_not_go_back_behind_a_checkpoint(clock: FakeClock, store: FakeStore) -> None:

@@ -26,6 +26,25 @@ MUTANTS: Final = (
         by_tests("unit/test_maintenance", "test_a_commit_just_before_the_deletion_saves_its_file"),
     ),
     Mutant(
+        "a removal is marked before the log is asked for the last time",
+        _FILE,
+        '            self._store.put(mark, b"")\n',
+        "",
+        "A writer that slept for hours puts its object back, and then it is removed.",
+        by_tests("unit/test_maintenance", "test_a_commit_just_before_the_deletion_saves_its_file"),
+    ),
+    Mutant(
+        "the mark of a removal without an answer stays",
+        _FILE,
+        "            if doomed:\n                self._store.delete([info.path for info in doomed])\n"
+        "            self._store.delete([mark])\n",
+        "            try:\n                if doomed:\n"
+        "                    self._store.delete([info.path for info in doomed])\n"
+        "            finally:\n                self._store.delete([mark])\n",
+        "The removal comes after the object was put back.",
+        by_tests("faults/test_simulation", "test_an_object_is_put_back_behind_a_removal_that_is_under_way"),
+    ),
+    Mutant(
         "a removed file stays while an entry that adds it can be read",
         _FILE,
         "            return removed_ms < horizon_ms\n",

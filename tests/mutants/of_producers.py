@@ -130,6 +130,14 @@ MUTANTS: Final = (
         by_tests("faults/test_simulation", "test_the_wall_clock_may_be_set_back_while_an_object_waits"),
     ),
     Mutant(
+        "an object is put again only when no removal is under way",
+        _UPLOAD,
+        "    while _persist(partial(_is_removing, store, table, clock), clock):",
+        "    while False:",
+        "Maintenance, which did not see the entry, removes the object that was put back.",
+        by_tests("faults/test_simulation", "test_an_object_is_put_back_behind_a_removal_that_is_under_way"),
+    ),
+    Mutant(
         "an object of an unknown commit is put again, too",
         _UPLOAD,
         "        with contextlib.suppress(StoreError):  # what is unknown already cannot become worse\n"

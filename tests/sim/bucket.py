@@ -61,16 +61,14 @@ class Removed:
     """An object that was removed: when, and by whom.
 
     Attributes:
-        age_us: how long after it was last written; if ``put_again``, how old it was when that process looked.
+        age_us: how old it was when that process last listed it (if it did not, when it was removed).
         looked_us: when that process last looked for an entry in the log of the object's table.
-        put_again: whether it was written once more after that look.
     """
 
     at_us: int
     age_us: int
     process: Process
     looked_us: int
-    put_again: bool
 
 
 @dataclass(slots=True)
@@ -92,8 +90,6 @@ class Bucket:
         self.weather = weather
         self.objects: dict[str, bytes] = {}
         self.modified_us: dict[str, int] = {}
-        self.uploads_us: dict[str, list[int]] = {}
-        """When each data object was written, and written again."""
         self.names: list[str] = []
         self.entries: list[Written] = []
         """Every log entry that was ever created, in the order of creation."""
@@ -114,7 +110,6 @@ class Bucket:
         written = Written(self.world.now_us, path, data, process)
         if "/_delta_log/" not in path:
             self.data[path] = data
-            self.uploads_us.setdefault(path, []).append(self.world.now_us)
         elif path.endswith(".json"):
             self.entries.append(written)
         elif path.endswith(".parquet"):
@@ -130,11 +125,8 @@ class Bucket:
                 self.names.pop(bisect_left(self.names, path))
                 now_us = self.world.now_us
                 looked_us = process.looked_us.get(path.partition("/")[0], 0)
-                uploads_us = self.uploads_us.get(path, [self.modified_us[path]])
-                known_us = [at_us for at_us in uploads_us if at_us <= looked_us]
-                put_again = bool(known_us) and known_us != uploads_us
-                age_us = looked_us - known_us[-1] if put_again else now_us - self.modified_us[path]
-                self.removed[path] = Removed(now_us, age_us, process, looked_us, put_again)
+                age_us = process.ages_us.get(path, now_us - self.modified_us[path])
+                self.removed[path] = Removed(now_us, age_us, process, looked_us)
 
     def below(self, prefix: str, after: str | None) -> list[ObjectInfo]:
         begin = bisect_left(self.names, f"{prefix}/")
@@ -178,7 +170,14 @@ class Connection:
 
     def list(self, prefix: str, *, after: str | None = None) -> Iterator[ObjectInfo]:
         """As ``Store.list``."""
-        yield from self._retried("LIST", prefix, lambda: self._bucket.below(prefix, after))
+
+        def look() -> list[ObjectInfo]:
+            found = self._bucket.below(prefix, after)
+            now_us, modified_us = self._bucket.world.now_us, self._bucket.modified_us
+            self._process.ages_us.update((info.path, now_us - modified_us[info.path]) for info in found)
+            return found
+
+        yield from self._retried("LIST", prefix, look)
 
     def folders(self) -> Sequence[str]:
         """As ``Store.folders``."""

@@ -15,6 +15,7 @@ from brokerless.entries import Entry, parse_entry
 from brokerless.maintenance import SETTLE_S
 from brokerless.replay import TableState, read_checkpoint, replayed
 from brokerless.topics import dead_letters, partition_table
+from brokerless.upload import REMOVALS
 from brokerless.verify import check, check_pipeline
 from tests.sim.bucket import CLOCK_US, Written
 from tests.sim.roles import (
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 _ENTRY: Final = re.compile(r"(.+)/_delta_log/(\d{20})\.json")
 _SET_US: Final = 60 * SECOND  # how far a process's clock can be from the store's when it starts
 _CLOCKS_US: Final = CLOCK_US + _SET_US  # and later
-_STOOD_STILL_US: Final = 5 * SECOND  # longer than any request takes whose answer is awaited
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,18 +193,6 @@ class Judge:
                 if process and process.killed and process.paused_us > GRACE_S * SECOND - _CLOCKS_US:
                     bucket.world.counts["sleepers killed before they put their object back"] += 1
                     continue
-                # It did put it back, under maintenance's DELETE: that had looked at the log before the entry was there.
-                # That what it saw then was old enough is judged with the removals.
-                if (
-                    removed.put_again
-                    and removed.looked_us < written.at_us
-                    and removed.at_us - removed.looked_us > _STOOD_STILL_US
-                    and removed.process.name.startswith(Maintenance.name)
-                    and process
-                    and process.paused_us > GRACE_S * SECOND - _CLOCKS_US
-                ):
-                    bucket.world.counts["sleepers that put their object back before a DELETE"] += 1
-                    continue
                 self._fail(
                     f"{path} is live but was removed by {removed.process.name}, {removed.age_us / 1e6:.0f} s old"
                 )
@@ -249,7 +237,7 @@ class Judge:
                 for tombstone in entry.removes:
                     named.pop(f"{table.name}/{tombstone}", None)
         for path, removed in self._stage.bucket.removed.items():
-            if not removed.process.name.startswith(Maintenance.name):
+            if not removed.process.name.startswith(Maintenance.name) or f"/{REMOVALS}/" in path:
                 continue
             wrong_us = _CLOCKS_US if removed.process.clock_was_set else _SET_US
             least_us = (RETENTION_S if "/_delta_log/" in path else GRACE_S) * SECOND - wrong_us

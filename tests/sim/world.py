@@ -92,6 +92,8 @@ class Process:
         self.clock_was_set = False
         self.looked_us: dict[str, int] = {}
         """When it last asked for an entry of each table's log."""
+        self.ages_us: dict[str, int] = {}
+        """How old each object was when it last listed it."""
         self.entries: dict[str, bytes] = {}
         """Each entry that it was given, as it was the first time."""
         self.opened_us: int | None = None

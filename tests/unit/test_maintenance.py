@@ -16,6 +16,7 @@ from brokerless.maintenance import SETTLE_S, SWEEP_EVERY_S, Maintainer, storage_
 from brokerless.producer import Producer
 from brokerless.settings import Settings
 from brokerless.topics import Schema
+from brokerless.upload import REMOVAL_VALID_S, REMOVALS
 from tests.support.checkpoints import write_checkpoint
 from tests.support.fakes import FakeClock, FakeStore
 
@@ -48,6 +49,10 @@ def entries(store: FakeStore) -> list[int]:
 
 def data(store: FakeStore) -> set[str]:
     return {path.removeprefix("t/") for path in store.objects if path.endswith(".parquet") and "_log" not in path}
+
+
+def marks(store: FakeStore) -> list[str]:
+    return [path for path in store.objects if path.startswith("t/_removals/")]
 
 
 def commit(store: FakeStore, adds: list[Add], removes: list[str]) -> None:
@@ -132,6 +137,18 @@ def test_an_orphan_goes_after_the_grace_time_and_live_files_never(store: FakeSto
     assert maintainer(store).run_once()[0].objects_removed == 0
 
 
+def test_the_mark_of_a_maintainer_that_was_killed_goes_when_nobody_minds_it(store: FakeStore, clock: FakeClock) -> None:
+    store.put(f"t/{REMOVALS}/left", b"")
+    clock.advance(REMOVAL_VALID_S - 1)
+    maintainer(store).run_once()
+    assert marks(store) == ["t/_removals/left"]
+    clock.advance(1)
+    maintainer(store).run_once(sweep=False)
+    assert marks(store) == ["t/_removals/left"]
+    maintainer(store).run_once()
+    assert marks(store) == []
+
+
 def test_objects_are_found_wherever_their_names_sort(store: FakeStore, clock: FakeClock) -> None:
     names = {"0.parquet", "Z.parquet", "a/b.parquet", "z.parquet", "^.parquet"}
     for name in names:
@@ -152,12 +169,16 @@ def test_a_commit_just_before_the_deletion_saves_its_file(store: FakeStore, cloc
             seen.append(path)
         if len(seen) == 4:
             store.on_get = None
+            under_way.extend(marks(store))
             commit(store, [Add("late.parquet", 1, 1, 1)], [])
 
     seen: list[str] = []
+    under_way: list[str] = []
     store.on_get = commit_late
     (report,) = maintainer(store).run_once()
     assert len(seen) == 4
+    assert len(under_way) == 1  # before this last look, for who commits after it
+    assert marks(store) == []
     assert report.objects_removed == 0
     assert "late.parquet" in data(store)
 
