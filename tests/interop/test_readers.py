@@ -90,12 +90,16 @@ def by_duckdb(settings: Settings) -> Rows:
         return in_order(found)
 
 
-def by_consumer(settings: Settings) -> Rows:
-    with Consumer("t", start="beginning", settings=settings) as consumer:
+def consumed(settings: Settings, topic: str) -> pa.Table:
+    with Consumer(topic, start="beginning", settings=settings) as consumer:
         tables = []
         while batches := consumer.poll(0):
             tables += [pa.table(batch.data) for batch in batches]
-    return in_order(pa.concat_tables(tables))
+    return pa.concat_tables(tables)
+
+
+def by_consumer(settings: Settings) -> Rows:
+    return in_order(consumed(settings, "t"))
 
 
 def _duckdb_extension() -> str:
@@ -205,9 +209,7 @@ def test_a_table_that_delta_rs_began_with_messages(settings: Settings, tmp_path:
     for first in sent[::3]:
         rows = pa.table({"n": sent[first : first + 3]})
         write_deltalake(f"{settings.root}/others", rows, mode="append", storage_options=storage_options(settings))
-    with Consumer("others", start="beginning", settings=settings) as consumer:
-        found = [n for batch in consumer.poll(0) for n in pa.table(batch.data)["n"].to_pylist()]
-    assert found == sent
+    assert consumed(settings, "others")["n"].to_pylist() == sent
     path = tmp_path / "others.parquet"
     assert export_topic("others", path, store=open_store(settings), once=True).rows == len(sent)
     exported = pq.read_table(path)

@@ -57,6 +57,7 @@ GRACE_S: Final = 1800.0
 
 ROWS: Final = 100  # numbers that one batch of a role's input may use
 BATCHES: Final = 1000
+_MOST_LIVE: Final = 10  # incarnations of one role, beside which no further one is started
 
 AGAIN_US: Final = int((RETENTION_CHECK_S + 1) * SECOND)
 """Who met the end of everything looks again after this long: by then a reader has asked whether it was overtaken."""
@@ -164,7 +165,8 @@ class Role:
         return any(owner is not process for owner in claims.values())
 
     def _paused(self, us: int) -> None:
-        if self.failover and us > SECOND and not self.done and self.world.rng.random() < 0.7:
+        wanted = self.failover and self.live < _MOST_LIVE and not self.done
+        if wanted and us > SECOND and self.world.rng.random() < 0.7:
             self.world.counts["successors beside a sleeper"] += 1
             self.start(self.world.rng.randrange(us))
 
