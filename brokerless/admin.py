@@ -145,16 +145,26 @@ def delete_topic(store: Store, topic: str, *, clock: Clock = SYSTEM) -> None:
     Raises:
         TopicNotFound: there is none.
     """
-    try:
-        partitions = _partitions(DeltaLog(store, check_name(topic), clock=clock))
-    except (TopicNotFound, TopicDeleted):
-        describe_topic(store, topic, clock=clock)  # says how to look for others
-        raise
-    for number in reversed(range(partitions)):
+    for number in reversed(range(_partitions(first_log(store, topic, clock=clock)))):
         try:
             DeltaLog(store, partition_table(topic, number), clock=clock).delete()
         except (TopicDeleted, TopicNotFound):
             continue  # an earlier call got this far
+
+
+def first_log(store: Store, topic: str, *, clock: Clock = SYSTEM) -> DeltaLog:
+    """The log of partition 0, which a half deleted topic has, too.
+
+    Raises:
+        TopicNotFound: there is none.
+    """
+    log = DeltaLog(store, check_name(topic), clock=clock)
+    try:
+        log.state  # noqa: B018  # reads it
+    except (TopicNotFound, TopicDeleted):
+        describe_topic(store, topic, clock=clock)  # says how to look for others
+        raise
+    return log
 
 
 def _partitions(log: DeltaLog) -> int:

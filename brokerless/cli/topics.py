@@ -155,20 +155,21 @@ def delete(
     """
     options = common(ctx, profile, root, as_json)
     settings = options.settings()
-    from brokerless.admin import delete_topic, describe_topic
+    from brokerless.admin import delete_topic, first_log
 
     store = connect(settings)
-    topic = describe_topic(store, name)
+    # Not described: what an interrupted deletion left has no description, and is finished here.
+    uri = first_log(store, name).uri
     if not yes:
         if options.as_json or not sys.stdin.isatty():
             msg = f"Deleting topic {name!r} needs a yes, and nobody can be asked; give --yes."
             raise ConfigError(msg)
-        typer.confirm(f"Delete {topic.uri} and all its messages?", abort=True, err=True)
+        typer.confirm(f"Delete {uri} and all its messages?", abort=True, err=True)
     delete_topic(store, name)
     if options.as_json:
-        print_json({"deleted": name, "uri": topic.uri})
+        print_json({"deleted": name, "uri": uri})
     else:
-        say(f"Deleted {topic.uri}.")
+        say(f"Deleted {uri}.")
 
 
 def _summary(topic: Topic) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from arro3.io import read_parquet
 
 from brokerless.consumer import Consumer
 from brokerless.local.example import zone_messages
+from brokerless.log import DeltaLog
 from brokerless.producer import Producer
 from tests.support.cli import Cli, assert_refused
 
@@ -71,6 +72,16 @@ def test_a_deleted_topic_begins_anew(cli):
         cli.json("produce", "t", stdin=json_lines([{"s": text}]))
         assert json.loads(cli("tail", "t", "--once").stdout)["s"] == text
         cli.json("topics", "delete", "t", "--yes")
+
+
+def test_an_interrupted_deletion_is_finished_by_the_same_command(cli):
+    cli.json("topics", "create", "t", "--schema", SCHEMA, "--partitions", "2")
+    DeltaLog(cli.store, "t.1").delete()  # as far as it got
+    assert_refused(cli("topics", "describe", "t"), "half deleted", "Finish it: brokerless topics delete t")
+    assert_refused(cli("topics", "delete", "t"), "--yes")
+    assert cli.json("topics", "delete", "t", "--yes")["uri"].endswith("/t")
+    assert cli.json("topics", "create", "t", "--schema", SCHEMA)["partitions"] == 1
+    assert_refused(cli("topics", "delete", "nix", "--yes"), "no topic 'nix'")
 
 
 def test_a_key_keeps_its_order_in_one_partition(cli):
