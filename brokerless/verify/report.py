@@ -20,6 +20,7 @@ Kind = Literal[
     "schema-change",
     "replaced",
     "missing-partition",
+    "half-deleted",
 ]
 
 

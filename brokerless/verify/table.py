@@ -20,6 +20,7 @@ unsafe-writer      Spark's Delta writer, which puts entries without a condition 
 schema-change      the columns of a topic changed, which its writers and readers refuse
 replaced           a topic's table has another id, and no tombstone ended the one before
 missing-partition  a topic says that it has a partition, and there is no table for it
+half-deleted       some partitions of a topic are deleted, the first is not: its deletion stopped half-way
 =================  =================================================================================================
 
 Notes are no faults: orphaned objects, clocks that went back, what could not be looked at.
@@ -30,13 +31,13 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, cast
 
 from brokerless.clock import SYSTEM, Clock
 from brokerless.entries import ENGINE_KEY, PARTITIONS_KEY, Metadata, Protocol, is_inside
 from brokerless.errors import TopicNotFound
-from brokerless.log import read_pool
+from brokerless.log import DEADLINE_S, read_pool
 from brokerless.parquet import row_count
 from brokerless.records import damage
 from brokerless.replay import TableState, checkpoint_hint, read_checkpoint
@@ -57,6 +58,7 @@ SAMPLE_FILES: Final = 20
 SAMPLE_BYTES: Final = 64 * 2**20
 """A sample ends with whichever comes first. Objects are read whole: the store has no other way yet."""
 
+_STUCK_MS: Final = 10 * 60_000  # a deletion that made no progress for as long, by clocks that may differ, is no more
 _WINDOW: Final = 64  # entries or objects that are asked for ahead
 _ASKED_AGAIN: Final = 1000  # more objects than this do not appear while one looks
 _NAMED: Final = 5  # how many versions or paths a text names
@@ -95,17 +97,47 @@ def verify_topic(
     Args and Raises:
         As ``verify_table``.
     """
-    first = verify_table(store, topic, full=full, watch=watch, clock=clock)
+    watch = watch or (lambda what, count: None)
+    inspections = [_Inspection(store, topic, full=full, watch=watch, clock=clock)]
+    first = inspections[0].run()
     reports = [first]
     others = range(1, first.partitions or 1) if split_table(topic) == (topic, 0) else ()
     for table in (partition_table(topic, number) for number in others):
+        inspection = _Inspection(store, table, full=full, watch=watch, clock=clock)
         try:
-            reports.append(verify_table(store, table, full=full, watch=watch, clock=clock))
+            reports.append(inspection.run())
+            inspections.append(inspection)
         except TopicNotFound:
             text = f"{topic} has {first.partitions} partitions, but {table} is no table"
             finding = TableFinding("missing-partition", text)
             reports.append(TableReport(table, None, first.partitions, 0, 0, 0, 0, 0, 0, 0, (finding,), ()))
+    deleted = [one for one in inspections if one.deleted]
+    if deleted and _is_stuck(inspections, watch, clock):
+        tables = f"{_some([one.table for one in deleted])} {'is' if len(deleted) == 1 else 'are'} deleted"
+        text = f"{tables}, {topic} is not: its deletion was interrupted. Finish it: brokerless topics delete {topic}"
+        finding = TableFinding("half-deleted", text)
+        reports[0] = replace(first, findings=(*first.findings, finding))
     return reports
+
+
+def _is_stuck(inspections: Sequence[_Inspection], watch: Watch, clock: Clock) -> bool:
+    """Whether a deletion stopped half-way.
+
+    One on its way goes from the last partition to the first, each within a commit's deadline; and the first one is
+    created last. So while that one is as it was, the others are of the same topic; and the next one must go soon.
+    """
+    live = [one for one in inspections if not one.deleted]
+    if inspections[0] not in live:
+        return False
+    newest_ms = max(one.last_ms or 0 for one in inspections if one.deleted)
+    patience_s = 0 if clock.time_us() // 1000 - newest_ms > _STUCK_MS else int(DEADLINE_S)
+    for second in range(patience_s + 1):
+        if second:
+            watch("Waiting for a deletion to go on", second)
+            clock.sleep(1.0)
+        if inspections[0].has_changed() or live[-1].has_changed():
+            return False
+    return True
 
 
 @dataclass(slots=True)
@@ -122,13 +154,15 @@ class _State:
 
 class _Inspection:
     def __init__(self, store: Store, table: str, *, full: bool, watch: Watch, clock: Clock) -> None:
+        self.table = table
         self._store, self._table, self._full, self._watch, self._clock = store, table, full, watch, clock
         self._uri = f"{store.uri}/{table}"
         self._findings: list[TableFinding] = []
         self._notes: list[str] = []
         self._state = _State(complete=False)
         self._engines: dict[str, list[int]] = {}
-        self._last_ms: int | None = None
+        self._head: int | None = None
+        self.last_ms: int | None = None
         self._clock_back: list[int] = []
         self._vectors = self._entries = self._compared = 0
         self._has_begun = False  # whether the state was complete at any time
@@ -148,7 +182,7 @@ class _Inspection:
         hint = self._check_hint(versions, checkpoints, bool(newer))
         head = self._replay(versions, checkpoints, hint)
         head = self._follow(head)
-        head = self._check_end(head, checkpoints)
+        head = self._head = self._check_end(head, checkpoints)
         missing = self._check_objects(objects)
         read = self._check_rows(objects, missing)
         self._check_engines()
@@ -168,6 +202,17 @@ class _Inspection:
             findings=tuple(self._findings),
             notes=tuple(self._notes),
         )
+
+    @property
+    def deleted(self) -> bool:
+        """Whether the log ends with the tombstone of a topic."""
+        return self._state.metadata is not None and self._state.metadata.deleted
+
+    def has_changed(self) -> bool:
+        """Whether the table was deleted, or created again, since the last look."""
+        before = self._state.metadata
+        self._head = self._follow(self._head)
+        return self._state.metadata is not before
 
     def _find(self, kind: Kind, text: str, *, version: int | None = None, path: str | None = None) -> None:
         self._findings.append(TableFinding(kind, text, version, path))
@@ -274,9 +319,9 @@ class _Inspection:
         reset = self._check_metadata(version, actions)
         self._check_txns(version, actions, reset=reset)
         if actions.timestamp_ms is not None:
-            if self._last_ms is not None and actions.timestamp_ms < self._last_ms:
+            if self.last_ms is not None and actions.timestamp_ms < self.last_ms:
                 self._clock_back.append(version)
-            self._last_ms = actions.timestamp_ms
+            self.last_ms = actions.timestamp_ms
         self._engines.setdefault(actions.engine, []).append(version)
         state.protocol = actions.protocol or state.protocol
         for path, vector in actions.removes:
@@ -506,7 +551,7 @@ class _Inspection:
 
     def _note_rest(self, orphans: Sequence[ObjectInfo]) -> None:
         state = self._state
-        if state.metadata is not None and state.metadata.deleted:
+        if self.deleted:
             self._notes.append("the topic is deleted")
         if orphans:
             size = sum(info.size for info in orphans)

@@ -299,6 +299,64 @@ def test_a_partition_without_a_table(cli, store) -> None:
     assert cli("verify", "t").exit_code == 1
 
 
+def now() -> FakeClock:
+    clock = FakeClock()
+    clock.now_us = SYSTEM.time_us()
+    return clock
+
+
+def kinds(store: ObstoreStore, clock: FakeClock) -> list[str]:
+    return [finding.kind for report in verify_topic(store, "t", clock=clock) for finding in report.findings]
+
+
+def test_a_topic_that_is_half_deleted(store) -> None:
+    fill(store, partitions=3)
+    for deleted in ("t.2", "t.1"):
+        DeltaLog(store, deleted).delete()
+        clock = now()
+        first, *rest = verify_topic(store, "t", clock=clock)
+        ((kind, text),) = [(finding.kind, finding.text) for finding in first.findings]
+        assert kind == "half-deleted"
+        assert text.startswith("t.2 is deleted, t is not" if deleted == "t.2" else "t.1, t.2 are deleted, t is not")
+        assert text.endswith("Finish it: brokerless topics delete t")
+        assert all(report.ok for report in rest)
+        assert sum(clock.slept) == 30
+    clock.advance(3600)
+    clock.slept.clear()
+    assert (kinds(store, clock), clock.slept) == (["half-deleted"], [])  # nobody is at it any more
+    delete_topic(store, "t")
+    assert kinds(store, clock) == []
+    create_topic(store, "t", SCHEMA, partitions=2)
+    assert kinds(store, clock) == []
+
+
+def delete_and_create(store: ObstoreStore) -> None:
+    delete_topic(store, "t")
+    create_topic(store, "t", SCHEMA, partitions=3)
+
+
+@pytest.mark.parametrize(
+    "go_on",
+    [lambda store: DeltaLog(store, "t.1").delete(), lambda store: delete_topic(store, "t"), delete_and_create],
+    ids=["next partition", "to its end", "to its end and created again"],
+)
+def test_a_deletion_that_goes_on_while_one_looks(store, go_on) -> None:
+    fill(store, partitions=3)
+    DeltaLog(store, "t.2").delete()
+    clock = now()
+    clock.on_sleep = lambda: go_on(store) if len(clock.slept) == 25 else None
+    assert kinds(store, clock) == []
+    assert len(clock.slept) == 25
+
+
+def test_a_topic_that_is_being_created_again(store) -> None:
+    fill(store, partitions=2)
+    delete_topic(store, "t")
+    DeltaLog(store, "t.1").create(schema_string=SCHEMA.to_delta(), configuration={PARTITIONS_KEY: "2"})
+    clock = now()
+    assert (kinds(store, clock), clock.slept) == ([], [])
+
+
 # Faults of objects
 
 
