@@ -18,6 +18,9 @@ zombie-write         a process wrote (as a producer, or committed for a group) a
 inconsistent-offset  two readers saw different messages at one offset, or one is not where its acknowledgement said
 ===================  ===============================================================================================
 
+A duplicate is acknowledged without an offset. But its message was in the log before the same process's next commit
+there: it is lost if readers saw all from the topic's first entry up to that one, and nothing of it.
+
 A message whose outcome is unknown may be there once or not at all. What no reader has reached is not judged, only
 counted (``unread``). Messages are known by their ids, so two that are sent with one id count as one message.
 
@@ -38,6 +41,7 @@ from typing import TYPE_CHECKING, Final
 from brokerless.verify.history import garbage_left
 from brokerless.verify.state import (
     BITS,
+    INDEX,
     Call,
     GroupState,
     Incarnation,
@@ -61,6 +65,7 @@ if TYPE_CHECKING:
 _PLACE: Final = 96  # a place among all partitions: partition number << 96 | offset
 _Span = tuple[str, int, int, int]  # topic, partition, first offset, rows
 _ABSENT: Final = object()
+_FIRST: Final = 1 << BITS  # no message stands before it: entry 0 creates the topic
 
 
 def check(events: Iterable[Event]) -> Verdict:
@@ -102,6 +107,8 @@ class _Judge:
         self._commits: dict[tuple[str, int], int] = {}
         # Producers' acknowledgements: topic, producer id, partition -> version, process, event.
         self._owners: defaultdict[tuple[str, str, int], list[tuple[int, str, int]]] = defaultdict(list)
+        # Their commits: topic, process, partition -> when the call began, version.
+        self._told: defaultdict[tuple[str, str, int], list[tuple[int, int]]] = defaultdict(list)
         self._events = self._unread = 0
 
     def take(self, number: int, event: Event) -> None:
@@ -129,6 +136,8 @@ class _Judge:
             for reader in partition.readers:
                 self._judge_reader(reader, keys)
         covered = {key: _merged(partition.readers) for key, partition in self._partitions.items()}
+        for commits in self._told.values():
+            commits.sort()
         for topic in self._topics.values():
             for call in topic.calls:
                 self._judge_acks(topic, call, covered)
@@ -160,9 +169,10 @@ class _Judge:
         else:
             known.outcome = event.type
         known.acks = [*known.acks, *event.acks] if known.acks else event.acks
-        if event.producer is not None:
-            for partition, version, _, rows in event.acks:
-                if version >= 0 and rows:
+        for partition, version, _, rows in event.acks:
+            if version >= 0 and rows:
+                self._told[event.topic, event.process, partition].append((known.begun, version))
+                if event.producer is not None:
                     self._owners[event.topic, event.producer, partition].append((version, event.process, number))
 
     def _poll(self, number: int, event: Event) -> None:
@@ -381,17 +391,29 @@ class _Judge:
             return
         complete = bool(spans) and len(spans) == len(call.acks)
         # What is in one of several places is lost only if readers have been past all of them.
-        passed = complete and all(_covers(covered.get((n, p)), first, first + rows) for n, p, first, rows in spans)
+        places = spans if complete else [*spans, *self._earlier(topic, call)]
+        passed = 0 < len(places) == len(call.acks) and all(
+            _covers(covered.get((n, p)), first, first + rows) for n, p, first, rows in places
+        )
         for one in strays:
             if one in topic.seen:
                 if complete and one not in topic.doubled:  # reported as a duplicate already
                     text = f"{one!r} was acknowledged at {self._spans_text(spans)}, but is at {self._where(topic, one)}"
                     self._found.add("inconsistent-offset", text, int(call.ended), self._saw(topic, one))
             elif passed:
-                text = f"{one!r} was acknowledged at {self._spans_text(spans)}, and readers went past it without it"
-                self._found.add("lost", text, call.begun, int(call.ended), *self._past(spans))
+                text = f"{one!r} was acknowledged at {self._spans_text(places)}, and readers went past it without it"
+                self._found.add("lost", text, call.begun, int(call.ended), *self._past(places))
             else:
                 self._unread += 1
+
+    def _earlier(self, topic: TopicState, call: Call) -> Iterator[_Span]:
+        """Where duplicates are, as far as it can be told: before what their process committed there next."""
+        for number, version, *_ in call.acks:
+            commits = self._told[topic.name, call.process, number] if version < 0 else []
+            # Of the same process: clocks, which put the others' events in order, may be wrong.
+            following = bisect_right(commits, (call.ended, 0))
+            if following < len(commits):
+                yield topic.name, number, _FIRST, max(0, (commits[following][1] << BITS) - _FIRST)
 
     def _past(self, spans: Sequence[_Span]) -> list[int]:
         """Events of a few readers that were beyond."""
@@ -512,7 +534,12 @@ class _Judge:
         return partition.event(key)
 
     def _spans_text(self, spans: Sequence[_Span]) -> str:
-        return " or ".join(range_text(self._partition(n, p), first, first + rows) for n, p, first, rows in spans)
+        return " or ".join(
+            range_text(self._partition(n, p), first, first + rows)
+            if 0 < rows <= INDEX
+            else f"{name_of(n, p)} before {offset_text(first + rows)}"  # no commit is as long
+            for n, p, first, rows in spans
+        )
 
 
 def _merged(readers: Sequence[Incarnation]) -> tuple[list[int], list[int]]:

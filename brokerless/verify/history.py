@@ -8,8 +8,8 @@ process was killed. A process is one incarnation of a program: whoever starts ag
 op        fields
 ========  ==========================================================================================================
 send      ``call``, ``topic``, ``ids`` in the order of the rows, ``queued`` if calls of this process are done in turn;
-          the end has ``acks`` (partition, version, first index, rows; version -1: not known), and ``ids`` only if it is
-          not the end of all of them
+          the end has ``acks`` (partition, version, first index, rows; version -1: not known, as of a duplicate),
+          and ``ids`` only if it is not the end of all of them
 poll      ``partition``, ``ids`` and ``offset`` of the first one, the others following it; ``next`` is the position
           after it. Without ids: nothing but the position moved. Batches of one call have the same ``call``
 assign    ``partition`` and ``offset``: from here on this process reads there; with ``group``, as the only one of it
@@ -423,7 +423,10 @@ class RecordingProducer:
         self._record("invoke", call, ids=ids, queued=queued, producer=self._producer_id)
 
     def _acked(self, call: int, acks: Sequence[Ack], ids: Sequence[Id] = ()) -> None:
-        self._record("ok", call, ids=ids, acks=[_span(ack) for ack in acks], producer=self._producer_id)
+        # A row's hash is another when it is sent again, so nobody can tell whether what is in the log is this one.
+        unclear = self._id_column is None and any(ack.duplicate for ack in acks)
+        outcome: Outcome = "unknown" if unclear else "ok"
+        self._record(outcome, call, ids=ids, acks=[_span(ack) for ack in acks], producer=self._producer_id)
 
     def _settled(self, call: int, ids: Sequence[Id], done: Future[tuple[Ack, ...]]) -> None:
         error = done.exception()

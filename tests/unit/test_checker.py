@@ -251,17 +251,19 @@ class World:
 
     # Faults
 
-    def sure_call(self, *, rows: int = 0, sender: Sender | None = None) -> tuple[Sender, Call, int]:
+    def sure_call(
+        self, *, rows: int = 0, sender: Sender | None = None, partition: int | None = None
+    ) -> tuple[Sender, Call, int]:
         """A call of its own producer, to one partition, that ends well if it is landed and reported."""
         sender = sender or Sender(f"x{self.number()}", queued=False)
-        partition = self.rng.randrange(len(self.logs))
+        partition = self.rng.randrange(len(self.logs)) if partition is None else partition
         ids = [self.number() for _ in range(rows or self.rng.randint(1, 4))]
         call = Call(self.number(), ids, {partition: ids}, {partition: "ok"})
         self.emit(sender.process, "send", "invoke", call=call.number, ids=ids, producer=sender.name)
         return sender, call, partition
 
-    def sure_commit(self, *, rows: int = 0) -> tuple[int, int]:
-        sender, call, partition = self.sure_call(rows=rows)
+    def sure_commit(self, **more: Any) -> tuple[int, int]:
+        sender, call, partition = self.sure_call(**more)
         call.landed[partition] = self.append(partition, call.ids)
         self.report(sender, call)
         return partition, call.landed[partition]
@@ -272,6 +274,12 @@ class World:
 
     def plant_lost(self) -> None:
         sender, call, partition = self.sure_call()
+        if self.rng.random() < 0.3:  # called a duplicate, and not there
+            call.plan[partition] = "duplicate"
+            self.others_between()
+            self.report(sender, call)
+            self.sure_commit(sender=sender, partition=partition)
+            return
         call.landed[partition] = self.append(partition, call.ids[: self.rng.randrange(len(call.ids))])
         self.others_between()
         self.report(sender, call)
@@ -472,6 +480,53 @@ def test_the_evidence_of_a_lost_message_names_its_events() -> None:
     assert finding.kind == "lost"
     assert finding.events == (2, 3, 4)
     assert "'b' was acknowledged at t/0 1:0 to 1:1" in finding.text
+
+
+DUPLICATE = [0, -1, 0, 1]
+RESENT = [sent(["a"]), acked(DUPLICATE), sent(["b"], call=2), acked([0, 7, 0, 1], call=2)]
+
+
+def test_a_duplicate_that_is_not_in_the_log_is_lost() -> None:
+    verdict = check([began(1), *RESENT, moved(7)])
+    (finding,) = verdict.findings
+    assert (finding.kind, finding.events) == ("lost", (2, 3, 6))
+    assert finding.text == "'a' was acknowledged at t/0 before 7:0, and readers went past it without it"
+    assert check([began(1), polled(["a"], 3), *RESENT, polled(["b"], 7)]).ok  # whoever sent it
+
+
+def test_a_duplicate_is_lost_in_no_partition_that_is_not_read_to_its_end() -> None:
+    both = [sent(["a", "c"]), acked(DUPLICATE, [1, -1, 0, 1]), *RESENT[2:]]
+    assert check([began(1), *both, moved(7)]).counts["unread"] == 3
+    other = [sent(["d"], call=3), acked([1, 4, 0, 1], call=3)]
+    read = [event._replace(partition=1) for event in (began(1), moved(4))]
+    assert check([began(1), *both, *other, moved(7)]).ok
+    assert check([began(1), *both, *other, moved(7), *read]).found == {"lost": 2}
+    assert check([began(1), *both, *other, polled(["c"], 3), moved(7), *read]).found == {"lost": 1}
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [began(2), *RESENT, moved(7)],  # may be below where the log begins by now
+        [began(1), *RESENT, moved(6)],
+        [began(1), *RESENT[:2], moved(99)],  # nothing says where the log ended then
+        [began(1), *RESENT[2:], *RESENT[:2], polled(["b"], 7), moved(99)],
+        [began(1), RESENT[0], *RESENT[2:], RESENT[1], polled(["b"], 7), moved(99)],  # nor does what began before
+        [
+            began(1),
+            *RESENT[:2],
+            sent(["b"], process="q"),
+            acked([0, 7, 0, 1], process="q"),
+            polled(["b"], 7),
+        ],  # other clocks
+        [began(1), *RESENT[:2], sent(["b"], call=2), acked([1, 7, 0, 1], call=2), moved(99)],
+        [began(1), *RESENT[:2], sent(["b"], call=2), acked(DUPLICATE, call=2), moved(99)],
+    ],
+)
+def test_a_duplicate_that_may_be_elsewhere_is_not_judged(events: list[Event]) -> None:
+    verdict = check(events)
+    assert verdict.ok, verdict.text()
+    assert verdict.counts["unread"]
 
 
 def test_what_no_reader_reached_is_counted_and_not_judged() -> None:

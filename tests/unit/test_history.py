@@ -323,6 +323,19 @@ def test_the_offset_of_an_earlier_attempt_proves_nothing(
     assert [tuple(ack) for ack in history.events[-1].acks] == [(0, -1, 0, 1)]
 
 
+def test_a_resent_row_that_is_known_by_its_hash_is_not_called_acknowledged(store: FakeStore, history: History) -> None:
+    for _ in range(2):  # the second row has another time in _produced_at
+        with recording(store, history, id_column=None, producer_id="x") as producer:
+            producer.send(rows("a"), sequence=0)
+            producer.send(rows("b"))
+        store.clock.sleep(1)
+    assert [event.type for event in history.events] == ["invoke", "ok"] * 2 + ["invoke", "unknown", "invoke", "ok"]
+    with RecordingConsumer(Consumer("t", start="beginning", store=store, clock=store.clock), history) as reader:
+        reader.poll(0)
+    verdict = check(history.events)
+    assert (verdict.ok, verdict.counts["seen"], verdict.counts["of_unknown_outcome"]) == (True, 3, 1)
+
+
 def test_an_id_column_must_be_there(store: FakeStore, history: History) -> None:
     with pytest.raises(ConfigError, match="no column 'key'; it has: id, n"):
         recording(store, history, id_column="key")
