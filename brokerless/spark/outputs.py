@@ -202,7 +202,8 @@ class Outputs:
     def begin(self, start: Position) -> None:
         """Notes where inputs begin that the output did not know, before anything is read from there.
 
-        So a crash before the first commit does not move a start at ``latest``: what comes from here on is read.
+        So a crash before the first commit does not move a start: what is there from here on is read, or its loss to
+        log clean-up stops the next run.
 
         Raises:
             PipelineFenced: as ``Output.commit``.

@@ -60,7 +60,7 @@ def read_stream(
         output: the output topic, as for ``write_stream``.
         settings: where; read from the environment by default.
         start: where to begin without recorded progress: ``beginning``, ``latest`` or a time. ``write_stream`` records
-            what the last two mean.
+            what that means when it first starts, before anything is read.
         once: end at what the topics hold when the stream starts.
         metadata: whether to add the metadata columns.
         max_rows: limit of one batch, soft by one commit, like the next two.

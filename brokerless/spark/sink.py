@@ -11,7 +11,7 @@ The run of one batch:
 4. Only then does Spark note the batch as done, in a checkpoint that nobody ever reads again: a restart reads the
    output's txns. So the checkpoint is wiped at start, and losing it loses and repeats nothing.
 
-Before the first batch a start at ``latest`` or a time becomes such txns, too, or a crash would move it.
+Before the first batch the option ``start`` becomes such txns, too, or a crash would move it.
 
 A second pipeline of the same name advances the epoch txn of the outputs; the first meets that in its next commit and
 stops with ``PipelineFenced``, having written nothing more.

@@ -4,8 +4,8 @@ Options (``read_stream`` sets them):
 
 =================  ==================================================================================================
 ``topics``         names, comma-separated; all their partitions are read
-``start``          where a pipeline without progress begins: ``beginning`` (default), ``latest`` or a time; of the last
-                   two ``write_stream`` notes in the output what they mean now, so that a crash does not move them
+``start``          where a pipeline without progress begins: ``beginning`` (default), ``latest`` or a time;
+                   ``write_stream`` notes in the output what that means now, so that a crash does not move it
 ``pipeline``       the pipeline's name, and
 ``output``         its output topic: with progress recorded there the stream resumes after it
 ``metadata``       ``true`` adds ``_topic``, ``_partition``, ``_version`` and ``_index``
@@ -338,7 +338,7 @@ class _Input:
 
 
 def first_position(store: Store, options: Mapping[str, str], output: Output) -> Position:
-    """Where inputs begin that an output does not record yet; nothing for ``beginning``, which means the same later.
+    """Where inputs begin that an output does not record yet: clean-up moves ``beginning``, new messages ``latest``.
 
     Args:
         store: where the topics are.
@@ -346,13 +346,11 @@ def first_position(store: Store, options: Mapping[str, str], output: Output) -> 
         output: of the pipeline.
     """
     start = _start(options)
-    if start == "beginning":
-        return {}
     tables = _tables(store, options)
     known = output.position(tables)
-    return {
-        table: resolve_start(DeltaLog(store, table), start).version - 1 for table in tables if table not in known
-    }  # fmt: skip
+    first = {table: resolve_start(DeltaLog(store, table), start).version - 1 for table in tables if table not in known}
+    # No txn says "before version 0", where another writer's table may have messages.
+    return {table: version for table, version in first.items() if version >= 0}
 
 
 def union_columns(schemas: Sequence[Schema]) -> Schema:

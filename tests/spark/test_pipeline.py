@@ -16,6 +16,7 @@ from brokerless.spark import read_stream, sink, write_stream
 from brokerless.spark.progress import app_id
 from brokerless.store import open_store
 from brokerless.topics import Schema
+from tests.support.checkpoints import clean_up, write_checkpoint
 from tests.support.pipelines import (
     BAD,
     NAME,
@@ -99,8 +100,10 @@ def test_a_crash_loses_and_repeats_nothing(
     send(settings, "timezone1", ["c"], date=BAD)
     send(settings, "timezone2", ["d"], date=BAD)
     when, where = MOMENTS[moment]
-    # The first commit to each output claims it; the crash is to hit the batch's.
-    store = CrashingStore(open_store(settings), when, where, skip=1 if "_delta_log" in where else 0)
+    # The first commit to each output claims it, the output's second says where the pipeline begins; the crash is to
+    # hit the batch's.
+    skip = {f"{OUTPUT}.dead_letters/_delta_log": 1, f"{OUTPUT}/_delta_log": 2}.get(where, 0)
+    store = CrashingStore(open_store(settings), when, where, skip)
     with monkeypatch.context() as patched:
         patched.setattr(sink, "open_store", lambda _: store)
         with pytest.raises(PipelineError, match="Crashed"):
@@ -131,6 +134,25 @@ def test_a_crash_before_the_first_commit_does_not_move_a_start_at_latest(
     send(settings, "timezone1", ["c"])
     run_once(spark, settings, begin="latest")
     assert delivered(settings) == (once("a", "c"), once("b"))
+
+
+def test_clean_up_after_a_crash_before_the_first_commit_is_named(
+    spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(settings)
+    for message in "abc":
+        send(settings, "timezone1", [message])
+    store = CrashingStore(open_store(settings), "before", f"{OUTPUT}/_delta_log", skip=2)
+    with monkeypatch.context() as patched:
+        patched.setattr(sink, "open_store", lambda _: store)
+        with pytest.raises(PipelineError, match="Crashed"):
+            run_once(spark, settings)
+    log = DeltaLog(open_store(settings), "timezone1")
+    write_checkpoint(log)
+    clean_up(log, below=3)
+    with pytest.raises(PipelineError, match=r"OffsetOutOfRange.*The earliest offset is 3:0"):
+        run_once(spark, settings)
+    assert delivered(settings) == (once(), once())
 
 
 def test_the_newer_pipeline_of_a_name_wins(spark: SparkSession, settings: Settings) -> None:

@@ -10,8 +10,8 @@ import pytest
 from arro3.core import Table
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
-from brokerless.admin import create_dead_letters, create_topic
-from brokerless.entries import Add
+from brokerless.admin import create_dead_letters, create_topic, delete_topic
+from brokerless.entries import Add, Metadata, Protocol, build_entry
 from brokerless.errors import ConfigError, OffsetOutOfRange, PipelineError, PipelineFenced, SchemaError, StoreError
 from brokerless.log import DeltaLog
 from brokerless.producer import Producer
@@ -33,7 +33,7 @@ from brokerless.spark.source import (
 from brokerless.spark.worker import settings_option
 from brokerless.store import open_store
 from brokerless.topics import Schema, dead_letters
-from tests.support.checkpoints import write_checkpoint
+from tests.support.checkpoints import clean_up, write_checkpoint
 
 if TYPE_CHECKING:
     from brokerless.store import Store
@@ -137,7 +137,7 @@ def claimed(settings: Settings, store: Store, **more: str) -> Outputs:
     return outputs
 
 
-@pytest.mark.parametrize("start", ["latest", "2020-01-01T00:00:00+00:00"])
+@pytest.mark.parametrize("start", ["beginning", "latest", "2020-01-01T00:00:00+00:00"])
 @pytest.mark.parametrize("letters", [False, True], ids=["before the commits", "between the commits"])
 def test_a_crash_before_the_first_commit_does_not_move_the_start(
     settings: Settings, store: Store, start: str, letters: bool
@@ -164,26 +164,77 @@ def test_a_crash_before_the_first_commit_does_not_move_the_start(
     outputs.commit(Objects(), Objects(), end.at, missing=missing)
 
 
-def test_only_a_start_that_moves_is_noted_and_only_once(settings: Settings, store: Store) -> None:
+def test_a_start_is_noted_only_once_for_each_input(settings: Settings, store: Store) -> None:
     send(settings, "a", 1)
     log = DeltaLog(store, OUTPUT)
     claimed(settings, store)
-    assert log.refresh().version == 1  # the claim
+    assert (log.refresh().version, log.txn(app_id(NAME, "a"))) == (2, 0)  # after the claim
     claimed(settings, store, start="latest")
-    assert (log.refresh().version, log.txn(app_id(NAME, "a"))) == (3, 1)
-    send(settings, "a", 2)
+    assert (log.refresh().version, log.txn(app_id(NAME, "a"))) == (3, 0)
     claimed(settings, store, start="latest", topics="a,b")  # b is new to it
-    assert [log.refresh().version, *(log.txn(app_id(NAME, t)) for t in ("a", "b", "b.1"))] == [5, 1, 0, 0]
-    claimed(settings, store, start="latest", topics="a,b")
+    assert [log.refresh().version, *(log.txn(app_id(NAME, t)) for t in ("a", "b", "b.1"))] == [5, 0, 0, 0]
+    claimed(settings, store, topics="a,b")
     assert log.refresh().version == 6
+
+
+def test_clean_up_before_the_first_commit_is_not_a_silent_gap(settings: Settings, store: Store) -> None:
+    for number in range(3):
+        send(settings, "a", number)
+    claimed(settings, store)
+    log = DeltaLog(store, "a")
+    write_checkpoint(log)
+    clean_up(log, below=3)
+    claimed(settings, store)
+    source = reader(settings)
+    source.initialOffset()
+    with pytest.raises(OffsetOutOfRange, match=r"Offset 1:0 .* is gone"):
+        source.latestOffset()
+    # Another name begins with what is left.
+    source = reader(settings, pipeline="other")
+    assert ids_of(source, source.initialOffset(), source.latestOffset()) == [2]
+
+
+def test_a_start_in_a_topic_that_is_created_again_is_its_new_beginning(settings: Settings, store: Store) -> None:
+    claimed(settings, store)
+    delete_topic(store, "a")
+    create_topic(store, "a", Schema.parse("id long"))
+    send(settings, "a", 1)
+    outputs = claimed(settings, store)
+    source = reader(settings)
+    begin, end = SourceOffset.of(source.initialOffset()), SourceOffset.of(source.latestOffset())
+    assert ids_of(source, begin.to_dict(), end.to_dict()) == [1]
+    assert outputs.missing(begin.at, end, batch_id=0) == [outputs.letters, outputs.output]
+
+
+def test_a_start_before_version_0_is_not_noted(settings: Settings, store: Store) -> None:
+    data = encode(Table.from_arrow(pa.table({"id": pa.array([7])})))
+    store.put("others/x.parquet", data)
+    body = build_entry(
+        commit_id="x",
+        timestamp_ms=0,
+        operation="CREATE TABLE AS SELECT",
+        engine="other",
+        adds=[Add("x.parquet", len(data), 1, 0)],
+        metadata=Metadata("x", DeltaLog(store, "a").state.metadata.schema_string),
+        protocol=Protocol(1, 2),
+    )
+    store.put(DeltaLog(store, "others").entry_path(0), body)
+    for _ in range(2):
+        outputs = claimed(settings, store, topics="others")
+        source = reader(settings, topics="others")
+        begin, end = SourceOffset.of(source.initialOffset()), SourceOffset.of(source.latestOffset())
+        assert ids_of(source, begin.to_dict(), end.to_dict()) == [7]
+    assert DeltaLog(store, OUTPUT).state.version == 2  # two claims, and nothing else
+    outputs.commit(Objects(), Objects(), end.at, missing=outputs.missing(begin.at, end, batch_id=0))
+    assert DeltaLog(store, OUTPUT).txn(app_id(NAME, "others")) == 0
 
 
 def test_who_was_taken_over_does_not_note_its_start(settings: Settings, store: Store) -> None:
     old = claimed(settings, store)
     claimed(settings, store)
     with pytest.raises(PipelineFenced, match="took over"):
-        old.begin({"a": 0})
-    assert DeltaLog(store, OUTPUT).txn(app_id(NAME, "a")) is None
+        old.begin({"b": 0})
+    assert DeltaLog(store, OUTPUT).txn(app_id(NAME, "b")) is None
 
 
 def test_after_a_crash_between_two_outputs_a_batch_ends_where_the_first_is(settings: Settings, store: Store) -> None:
