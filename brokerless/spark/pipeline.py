@@ -57,8 +57,9 @@ def read_stream(
         spark: a session from ``spark_session`` or ``tune``.
         topics: their names; all partitions are read.
         name: the pipeline's name, as for ``write_stream``.
-        output: the output topic, as for ``write_stream``.
-        settings: where; read from the environment by default.
+        output: the output topic, as for ``write_stream``, which refuses another; so each output needs a ``read_stream``
+            of its own.
+        settings: where, as for ``write_stream``; read from the environment by default.
         start: where to begin without recorded progress: ``beginning``, ``latest`` or a time. ``write_stream`` records
             what that means when it first starts, before anything is read.
         once: end at what the topics hold when the stream starts.

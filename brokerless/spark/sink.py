@@ -147,7 +147,7 @@ def write_stream(
     """Starts the pipeline ``name`` that writes ``df`` to the output topic ``table``.
 
     Args:
-        df: from ``read_stream`` with the same name and output. Its columns are those of the output topic, plus
+        df: from ``read_stream`` with this very name and output. Its columns are those of the output topic, plus
             optionally ``_produced_at`` (carried through, so that ages are measured from where a message entered) and
             ``_dead_letter`` (see ``dead_letter``): rows where it is set go to ``<table>.dead_letters``.
         table: an existing topic with one partition.
@@ -224,6 +224,7 @@ class _Sink:
         self._schema = describe_topic(self._store, table).schema
         _check_columns(df, self._schema, table)
         _check_stateless(df)
+        _check_source(df, table, name, settings)
         output = Output(self._store, table, self._schema, name)
         letters: Output | None = None
         if DEAD_LETTER in df.columns:
@@ -237,16 +238,15 @@ class _Sink:
         self._closed = False
         self._counted: Counter[str] = Counter()
         self._outputs.claim()
-        self._begin(df, table, name)
+        self._begin(df)
         self.checkpoint = _fresh_checkpoint(scratch, name)
 
-    def _begin(self, df: DataFrame, table: str, name: str) -> None:
+    def _begin(self, df: DataFrame) -> None:
         """Notes in the output where a new pipeline begins, before the source looks for it there."""
         from brokerless.spark.source import first_position
 
         for options in _source_options(df):
-            if (options.get("pipeline"), options.get("output")) == (name, table):
-                self._outputs.begin(first_position(self._store, options, self._outputs.output))
+            self._outputs.begin(first_position(self._store, options, self._outputs.output))
 
     def close(self, timeout_s: float) -> None:
         """Waits for the batch that runs and lets no other begin."""
@@ -473,6 +473,20 @@ def _check_stateless(df: DataFrame) -> None:
             msg = (
                 f"The pipeline keeps state ({name}), which this engine has no durable place for. "
                 "Use the delta engine, or keep the state in a table that the transform joins with."
+            )
+            raise ConfigError(msg)
+
+
+def _check_source(df: DataFrame, table: str, name: str, settings: Settings) -> None:
+    """Refuses a source that does not look for its progress where the sink keeps it: no restart would find its place."""
+    for options in _source_options(df):
+        have = options.get("pipeline"), options.get("output"), json.loads(options["settings"])["root"]
+        want = name, table, settings.root
+        if have != want:
+            given, needed = ("name={!r}, output={!r}, root {}".format(*values) for values in (have, want))
+            msg = (
+                f"The source would look for the pipeline's progress under {given}, but this pipeline keeps it under "
+                f"{needed}. Give read_stream and write_stream the same."
             )
             raise ConfigError(msg)
 

@@ -16,6 +16,7 @@ from brokerless.spark import read_stream, sink, write_stream
 from brokerless.spark.progress import app_id
 from brokerless.store import open_store
 from brokerless.topics import Schema
+from glue_jobs.transforms import unify_timezones
 from tests.support.checkpoints import clean_up, write_checkpoint
 from tests.support.pipelines import (
     BAD,
@@ -221,14 +222,22 @@ def test_limits_cut_batches_at_commits(spark: SparkSession, settings: Settings) 
     assert sum(delivered(settings)[0].values()) == 60
 
 
-def test_a_source_without_the_pipelines_progress_is_refused(spark: SparkSession, settings: Settings) -> None:
+@pytest.mark.parametrize(
+    ("name", "output", "root"),
+    [("another", OUTPUT, ""), (NAME, "timezone1", ""), ("", "", ""), (NAME, OUTPUT, "/elsewhere")],
+    ids=["name", "output", "none", "root"],
+)
+def test_a_source_that_looks_for_its_progress_elsewhere_is_refused(
+    spark: SparkSession, settings: Settings, name: str, output: str, root: str
+) -> None:
     create(settings)
-    send(settings, "timezone1", ["a"])
-    run_once(spark, settings)
-    send(settings, "timezone1", ["b"])
-    with pytest.raises(PipelineError, match="would be lost or repeated"):
-        run_once(spark, settings, read_as="another-name")
-    assert delivered(settings)[0] == once("a")
+    elsewhere = replace(settings, root=settings.root + root)
+    create_topic(open_store(elsewhere), "timezone1", Schema.parse("date string, message string"), exist_ok=True)
+    rows = read_stream(spark, ["timezone1"], name=name, output=output, settings=elsewhere)
+    joined = unify_timezones(rows).join(spark.range(1).selectExpr("'a' as message"), "message", "left")
+    with pytest.raises(ConfigError, match=f"keeps it under name='{NAME}', output='{OUTPUT}', root {settings.root}. "):
+        write_stream(joined, OUTPUT, name=NAME, settings=settings)
+    assert DeltaLog(open_store(settings), OUTPUT).state.version == 0  # not even claimed
 
 
 def test_a_topic_deleted_under_the_pipeline(spark: SparkSession, settings: Settings) -> None:

@@ -237,6 +237,20 @@ def test_who_was_taken_over_does_not_note_its_start(settings: Settings, store: S
     assert DeltaLog(store, OUTPUT).txn(app_id(NAME, "b")) is None
 
 
+def test_a_batch_that_leaves_something_out_is_refused(settings: Settings, store: Store) -> None:
+    for number in range(3):
+        send(settings, "a", number)
+    outputs = claimed(settings, store)
+    outputs.output.commit(Objects(), {"a": 1})
+    source = reader(settings, pipeline="other", maxrows="1")
+    first = SourceOffset.of(source.latestOffset())
+    second = SourceOffset.of(source.latestOffset())
+    third = SourceOffset.of(source.latestOffset())
+    assert outputs.missing(first.at, second, batch_id=1) == [outputs.letters, outputs.output]
+    with pytest.raises(PipelineError, match=r"'out' records \{'a': 1\}: rows would be lost or repeated"):
+        outputs.missing(second.at, third, batch_id=2)
+
+
 def test_after_a_crash_between_two_outputs_a_batch_ends_where_the_first_is(settings: Settings, store: Store) -> None:
     for number in range(1, 6):
         send(settings, "a", number)

@@ -98,13 +98,12 @@ def start(
     *,
     topics: Sequence[str] = ("timezone1", "timezone2"),
     name: str = NAME,
-    read_as: str | None = None,
     begin: str = "beginning",
     once: bool = True,
     executor_rows: int = 1_000_000,
     **limits: int,
 ) -> Stream:
-    where = {"name": read_as or name, "output": OUTPUT, "settings": settings}
+    where = {"name": name, "output": OUTPUT, "settings": settings}
     rows = read_stream(spark, topics, **where, start=begin, once=once, **limits)  # type: ignore[arg-type]
     return write_stream(unify_timezones(rows), OUTPUT, name=name, settings=settings, executor_rows=executor_rows)
 
