@@ -21,7 +21,7 @@ from brokerless import records
 from brokerless.admin import describe_topic
 from brokerless.clock import SYSTEM, Clock
 from brokerless.entries import Entry, check_supported
-from brokerless.errors import ConfigError, OffsetOutOfRange, StoreError, TopicDeleted
+from brokerless.errors import ConfigError, OffsetOutOfRange, TopicDeleted
 from brokerless.log import DeltaLog, read_pool
 from brokerless.offsets import Offset, Start
 from brokerless.settings import Settings
@@ -411,16 +411,9 @@ class Consumer:
     def _load(self, file: tuple[_Part, str]) -> Table:
         part, name = file
         path = f"{part.tail.log.table}/{name}"
-        try:
-            return records.with_columns(
-                records.load(self._store, path), part.columns, path=f"{self._store.uri}/{path}"
-            )  # fmt: skip
-        except FileNotFoundError:
-            msg = (
-                f"{self._store.uri}/{path} is in the log but not in the store: it was removed by retention, or by "
-                "someone else. Go on after it with seek."
-            )
-            raise StoreError(msg) from None
+        return records.with_columns(
+            records.load(self._store, path), part.columns, path=f"{self._store.uri}/{path}"
+        )  # fmt: skip
 
 
 def _columns(schema: Schema, log: DeltaLog) -> tuple[Column, ...]:

@@ -3,7 +3,7 @@
 Each says what happened, with the values, and what to do about it::
 
     BrokerlessError
-    ├── UsageError                    a mistake of the caller; the CLI exits with 2, nothing was written
+    ├── UsageError                    a mistake of the caller; the CLI exits with 2 unless it came on the way
     │   ├── ConfigError               settings, URLs, credentials, missing tools
     │   ├── TopicError
     │   │   ├── TopicNotFound
@@ -31,16 +31,33 @@ Each says what happened, with the values, and what to do about it::
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from brokerless.offsets import Ack, Offset
 
 
 class BrokerlessError(Exception):
-    """Base of all errors raised on purpose."""
+    """Base of all errors raised on purpose.
+
+    Attributes:
+        on_the_way: True if something may have been done before it came, whatever the class: the command exits with 1.
+    """
+
+    on_the_way: bool = False
+
+
+@contextlib.contextmanager
+def on_the_way() -> Iterator[None]:
+    """Marks the errors that come out of it: by then, rows may have been written."""
+    try:
+        yield
+    except BrokerlessError as error:
+        error.on_the_way = True
+        raise
 
 
 class UsageError(BrokerlessError):

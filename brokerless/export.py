@@ -36,7 +36,7 @@ from arro3.io import read_ipc_stream, write_ipc_stream, write_parquet
 from brokerless.admin import describe_topic
 from brokerless.clock import SYSTEM, Clock
 from brokerless.consumer import Batch, Consumer
-from brokerless.errors import BrokerlessError, ConfigError
+from brokerless.errors import BrokerlessError, ConfigError, on_the_way
 from brokerless.offsets import Offset
 from brokerless.records import arrow_schema, json_value, nulls, values_of
 
@@ -113,7 +113,8 @@ def export_topic(
 
     Raises:
         TopicNotFound, ConfigError: at once; nothing was written.
-        BrokerlessError: fewer or more messages came than were expected. The file holds those that came.
+        BrokerlessError: reading failed, or fewer or more messages came than were expected. The file holds those that
+            came.
     """
     writer_of = _writer_for(path, raw=raw)
     stop = stop or threading.Event()
@@ -172,13 +173,17 @@ def minibatches(
         timeout_s: an end by time.
         stop: an end from outside.
         clock: time.
+
+    Raises:
+        BrokerlessError: as ``Consumer.poll``, marked as ``on_the_way``.
     """
     deadline = math.inf if timeout_s is None else clock.monotonic() + timeout_s
     while not (stop is not None and stop.is_set()):
         left = deadline - clock.monotonic()
         if left <= 0 or (heads is not None and _is_past(consumer, heads)):
             return
-        batches = consumer.poll(min(_POLL_S, left))
+        with on_the_way():
+            batches = consumer.poll(min(_POLL_S, left))
         if heads is not None:
             # What was committed since belongs to the next run.
             batches = [batch for batch in batches if batch.version <= heads[batch.partition]]

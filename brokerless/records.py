@@ -23,7 +23,7 @@ from arro3.io import read_parquet, write_parquet
 
 from brokerless.errors import BrokerlessError, MessageError, SchemaError, StoreError
 from brokerless.parquet import check_footer
-from brokerless.topics import PRODUCED_AT, Schema
+from brokerless.topics import PRODUCED_AT, Schema, split_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -185,11 +185,18 @@ def load(store: Store, path: str) -> Table:
     checksum in their names, and are taken as they are.
 
     Raises:
-        FileNotFoundError: there is no such object.
-        StoreError: the store failed, or the bytes were damaged twice.
+        StoreError: there is no such object, the store failed, or the bytes were damaged twice.
     """
     for _ in range(2):
-        data = store.get(path)
+        try:
+            data = store.get(path)
+        except FileNotFoundError:
+            msg = (
+                f"{store.uri}/{path} is in the log but not in the store: somebody removed it. See what is missing with "
+                f"'brokerless verify {split_table(path.partition('/')[0])[0]}'; a reader goes on after it with seek "
+                "or --from."
+            )
+            raise StoreError(msg) from None
         try:
             problem = damage(path, data)
             if problem is None:

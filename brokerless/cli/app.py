@@ -4,7 +4,8 @@
 exit  meaning
 ====  =====================================================================================================
 0     done
-1     it went wrong on the way: messages without an acknowledgement, rows that did not come, a failed check
+1     it went wrong on the way: messages without an acknowledgement, rows that did not come, a store that failed
+      while they were read, a failed check
 2     it could not begin: bad input or settings, or a store that does not answer, refuses, or lacks the bucket
 130   interrupted with Ctrl-C
 ====  =====================================================================================================
@@ -138,7 +139,7 @@ def environment() -> dict[str, str]:
 
 def exit_code(error: BrokerlessError) -> int:
     """The exit code of an error; the table is in the module's docstring."""
-    return 2 if isinstance(error, UsageError | StoreError) else 1
+    return 2 if isinstance(error, UsageError | StoreError) and not error.on_the_way else 1
 
 
 def report(message: str, *, kind: str, code: int, as_json: bool) -> None:

@@ -37,7 +37,8 @@ Data goes to standard output, progress and errors to standard error. With `--jso
 | exit code | meaning |
 |---|---|
 | 0 | done |
-| 1 | it went wrong on the way: messages without an acknowledgement, rows that did not come, a check that failed |
+| 1 | it went wrong on the way: messages without an acknowledgement, rows that did not come, a store that failed \
+while they were read, a check that failed |
 | 2 | it could not begin, and nothing was written: bad input or settings, or a store that does not answer, refuses, \
 or lacks the bucket |
 | 130 | interrupted with Ctrl-C |

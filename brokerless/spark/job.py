@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from brokerless.errors import BrokerlessError, ConfigError, UsageError
+from brokerless.errors import BrokerlessError, ConfigError, UsageError, on_the_way
 from brokerless.settings import Settings
 from brokerless.spark import EXECUTOR_ROWS, ensure_dead_letters, read_stream, run, spark_session, write_stream
 from brokerless.spark.telemetry import PipelineMeter, published
@@ -46,7 +46,7 @@ def run_job(
         description: for ``--help``.
 
     Returns:
-        The exit code: 0, 1 after an error, 2 after wrong usage; errors are named on standard error.
+        The exit code: 0, 1 after an error, 2 if wrong usage kept it from starting; errors are named on standard error.
     """
     args, _ = _parser(name, inputs, output, description).parse_known_args(argv)
     try:
@@ -60,11 +60,11 @@ def run_job(
         stream = (_start_delta if args.engine == "delta" else _start)(transform, settings, args)
         meter = PipelineMeter(args.name, usd_per_hour=args.usd_per_hour)
         where = {"namespace": args.metrics_namespace, "path": args.metrics_file, "region": settings.region}
-        with published(meter.meter, **where):
+        with published(meter.meter, **where), on_the_way():
             run(stream, once=args.once, as_json=args.json, meter=meter)
     except BrokerlessError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return 2 if isinstance(error, UsageError) else 1
+        return 2 if isinstance(error, UsageError) and not error.on_the_way else 1
     return 0
 
 

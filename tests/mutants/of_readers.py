@@ -8,6 +8,7 @@ from tests.mutants.mutant import Mutant, Sim, by_tests
 
 _CONSUMER: Final = "brokerless/consumer.py"
 _ENTRIES: Final = "brokerless/entries.py"
+_RECORDS: Final = "brokerless/records.py"
 
 MUTANTS: Final = (
     Mutant(
@@ -85,11 +86,9 @@ MUTANTS: Final = (
     ),
     Mutant(
         "an object that is gone is an error",
-        _CONSUMER,
-        "        except FileNotFoundError:\n"
-        '            msg = (\n                f"{self._store.uri}/{path} is in the log',
-        "        except FileNotFoundError:\n            return Table.from_pydict({})\n"
-        '            msg = (\n                f"{self._store.uri}/{path} is in the log',
+        _RECORDS,
+        "        except FileNotFoundError:\n            msg = (\n",
+        "        except FileNotFoundError:\n            return Table.from_pydict({})\n            msg = (\n",
         "Messages are left out without a word.",
         by_tests("unit/test_consumer", "test_a_file_that_is_gone_is_named"),
     ),

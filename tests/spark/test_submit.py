@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from brokerless.errors import TopicDeleted
 from brokerless.local.jobs import job_script
+from brokerless.spark import job
 from brokerless.spark.conf import SESSION_CONF, STREAM_CONF
 from brokerless.spark.java import find_java_home
 from tests.support.pipelines import create, delivered, send
@@ -58,3 +60,17 @@ def test_the_example_runs_under_spark_submit(settings: Settings, tmp_path: Path)
     assert sent["PipelineMessages"]["values"] == [2]
     assert sum(sent["S3Requests"]["values"]) > 4  # two log entries and two objects at the very least
     assert sent["EndToEndLatency"]["pipeline"] == "timezone-etl"
+
+
+@pytest.mark.parametrize(("fails", "code"), [("_start", 2), ("run", 1)])
+def test_a_pipeline_that_ran_did_not_fail_at_its_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fails: str, code: int
+) -> None:
+    def deleted(*args: object, **options: object) -> None:
+        msg = "s3://bucket/in was deleted."
+        raise TopicDeleted(msg)
+
+    for step in ("_start", "run"):
+        monkeypatch.setattr(job, step, deleted if step == fails else lambda *args, **options: None)
+    root = ["--root", f"file://{tmp_path}"]
+    assert job.run_job(lambda rows: rows, root, name="p", inputs=["in"], output="out") == code

@@ -25,7 +25,9 @@ from brokerless.cli.lines import Spool
 from brokerless.cli.messages import stop_on_signals
 from brokerless.cli.output import Progress, printable
 from brokerless.cli.reference import markdown
+from brokerless.consumer import _Part
 from brokerless.errors import ConfigError, MessageError, SchemaError
+from brokerless.log import DeltaLog
 from brokerless.settings import Settings
 from brokerless.topics import Schema
 from brokerless.version import VERSION
@@ -181,6 +183,27 @@ def test_a_line_that_cannot_be_parsed_is_exit_2(cli, args):
 )
 def test_exit_codes(kind, code):
     assert exit_code(kind("what")) == code
+
+
+@pytest.mark.parametrize("verb", [["tail", "t", "--once"], ["export", "t", "o.csv", "--once"]])
+def test_what_fails_after_rows_were_written_is_exit_1(cli, monkeypatch, verb):
+    cli.json("topics", "create", "t", "--schema", "s string")
+    for text in ("first", "second"):
+        cli.json("produce", "t", stdin=json.dumps({"s": text}))
+    second = DeltaLog(cli.store, "t").read(2)
+    cli.store.delete([f"t/{add.path}" for add in second.messages])
+    take = _Part.take
+    monkeypatch.setattr(_Part, "take", lambda part, max_bytes: take(part, 1))  # a commit a poll
+    result = cli(*verb, "--json")
+    error = json.loads(result.stderr.splitlines()[-1])["error"]
+    assert (result.exit_code, error["exit_code"], error["type"]) == (1, 1, "StoreError")
+    assert "brokerless verify t" in error["message"]
+    assert "first" in (result.stdout + (Path("o.csv").read_text() if verb[0] == "export" else ""))
+
+
+def test_what_cannot_begin_is_exit_2_and_writes_nothing(cli):
+    assert_refused(cli("export", "t", "o.csv", "--once"), "no topic 't'")
+    assert not Path("o.csv").exists()
 
 
 def test_ctrl_c_is_130(cli, monkeypatch):

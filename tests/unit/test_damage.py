@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from brokerless import records
 from brokerless.errors import StoreError
 from brokerless.records import decode, encode, load, object_name, to_table
 from brokerless.topics import Schema
@@ -68,6 +67,7 @@ def test_objects_of_others_are_read_as_they_are() -> None:
         assert load(store, f"t/{name}").num_rows == 100
 
 
-def test_a_missing_object_is_missing() -> None:
-    with pytest.raises(FileNotFoundError):
-        records.load(FakeStore(FakeClock()), NAME)
+@pytest.mark.parametrize("table", ["t", "t.3"])
+def test_a_missing_object_is_named_with_what_to_do(table: str) -> None:
+    with pytest.raises(StoreError, match=rf"/{table}/part-.* not in the store: .*'brokerless verify t'"):
+        load(FakeStore(FakeClock()), f"{table}/{NAME.rpartition('/')[2]}")
