@@ -7,6 +7,7 @@ the last entries says that it is due, less often when idle.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict, deque
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -22,6 +23,7 @@ from brokerless.admin import describe_topic
 from brokerless.clock import SYSTEM, Clock
 from brokerless.entries import Entry, check_supported
 from brokerless.errors import ConfigError, OffsetOutOfRange, TopicDeleted
+from brokerless.forks import is_copy, refuse_copy
 from brokerless.log import DeltaLog, read_pool
 from brokerless.offsets import Offset, Start
 from brokerless.settings import Settings
@@ -224,7 +226,7 @@ def resolve_start(log: DeltaLog, start: Start) -> Offset:
 
 
 class Consumer:
-    """Reads one or several topics.
+    """Reads one or several topics. After a fork, the child needs a consumer of its own.
 
     Args:
         topics: a name or several; all partitions of each are read.
@@ -252,6 +254,7 @@ class Consumer:
         store: Store | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
+        self._opened_in = os.getpid()
         self._store = store or open_store(settings or Settings.load())
         self._clock = clock
         self._batch_bytes = batch_bytes
@@ -285,7 +288,9 @@ class Consumer:
         Raises:
             OffsetOutOfRange: retention overtook a position; ``seek`` to go on.
             TopicDeleted: a topic was deleted, or deleted and created again.
+            UsageError: this process was forked from the one that opened the consumer.
         """
+        refuse_copy(self._opened_in, "consumer")
         try:
             with self._polling:
                 return self._poll(max_wait_s)
@@ -326,6 +331,7 @@ class Consumer:
             OffsetOutOfRange: as ``resolve_start``.
             ConfigError: this consumer reads no such partition.
         """
+        refuse_copy(self._opened_in, "consumer")
         sought = [p for p in self._parts if topic in (None, p.topic) and partition in (None, p.number)]
         if not sought:
             msg = f"This consumer does not read partition {partition} of topic {topic!r}, so it cannot seek there."
@@ -346,6 +352,8 @@ class Consumer:
 
     def close(self) -> None:
         """Ends iteration and a poll that waits; what was not given out stays before the position."""
+        if is_copy(self._opened_in):
+            return
         self._stopped.set()
         # A poll in another thread, or under this signal handler, still needs its threads; it closes in its turn.
         if self._polling.acquire(blocking=False):

@@ -14,6 +14,7 @@ partition, so that the old one is fenced; and ``send(rows, sequence=n)`` writes 
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Final
@@ -25,6 +26,7 @@ from brokerless.admin import describe_topic
 from brokerless.buffer import Buffer, Call
 from brokerless.clock import SYSTEM, Clock
 from brokerless.errors import BrokerlessError, ConfigError, ProducerFenced, SchemaError, TopicDeleted, UsageError
+from brokerless.forks import is_copy, refuse_copy
 from brokerless.log import DEADLINE_S, DeltaLog, TxnAdvanced, epoch_of
 from brokerless.offsets import Ack
 from brokerless.partitioner import partition_of
@@ -52,7 +54,7 @@ _REMEMBERED: Final = 10_000
 
 
 class Producer:
-    """Writes messages to one topic.
+    """Writes messages to one topic. For threads of one process: after a fork, the child needs a producer of its own.
 
     Args:
         topic: an existing topic.
@@ -96,6 +98,7 @@ class Producer:
         ):
             msg = f"The producer id {producer_id[:200]!r} must have 1 to 200 printable characters and no '/'."
             raise ConfigError(msg)
+        self._opened_in = os.getpid()
         self._store = store or open_store(settings or Settings.load())
         self._clock = clock
         about = describe_topic(self._store, topic, clock=clock)
@@ -136,11 +139,13 @@ class Producer:
 
         Raises:
             SchemaError, MessageError: nothing was written.
-            UsageError: too many messages for one call; or a sequence behind one that this producer has used since,
-                of which it did not commit this one: the log can no longer take it in, nor tell whether it has it.
+            UsageError: this process was forked from the one that opened the producer; too many messages for one call;
+                or a sequence behind one that this producer has used since, of which it did not commit this one: the
+                log can no longer take it in, nor tell whether it has it.
             ProducerFenced, TopicDeleted: this producer can write nothing more.
             DeliveryFailed: some messages are not acknowledged; it says which, and whether they may still appear.
         """
+        refuse_copy(self._opened_in, "producer")
         if sequence is not None and (self._writers[0].producer_id is None or sequence < 0):
             msg = "A sequence needs a producer with a producer_id, and is 0 or more."
             raise ConfigError(msg)
@@ -169,6 +174,7 @@ class Producer:
             SchemaError, MessageError: at once; nothing was buffered.
             BufferFull: the buffer stayed full; nothing was buffered.
         """
+        refuse_copy(self._opened_in, "producer")
         call = self._prepare(messages)
         if call.table.num_rows == 0:
             call.future.set_result(())
@@ -189,6 +195,7 @@ class Producer:
             TimeoutError: it was not, in this time.
             UsageError: called by a future's callback, which what it waits for must wait for.
         """
+        refuse_copy(self._opened_in, "producer")
         self._refuse_callback("flush")
         if not self._buffer.flush(timeout_s):
             msg = f"Messages for {self.topic!r} are still waiting after {timeout_s} s."
@@ -199,6 +206,7 @@ class Producer:
 
         Takes the id over (an older owner is fenced).
         """
+        refuse_copy(self._opened_in, "producer")
         return self._writers[partition].last_sequence()
 
     @property
@@ -209,9 +217,13 @@ class Producer:
     def close(self) -> None:
         """Commits what is buffered and stops. Later calls fail.
 
+        In a forked process it does nothing: what is buffered is the parent's to commit.
+
         Raises:
             UsageError: called by a future's callback, which what it waits for must wait for.
         """
+        if is_copy(self._opened_in):
+            return
         self._refuse_callback("close")
         self._buffer.close()
         if self._sender is not None:
