@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Final
@@ -48,6 +49,9 @@ MAX_COMMIT_ROWS: Final = 1_000_000
 
 MAX_COMMIT_BYTES: Final = records.MAX_DECODED_BYTES // 4
 """Of Arrow memory: an object that unpacks to more than ``MAX_DECODED_BYTES`` is refused by every reader."""
+
+_PROGRESS: Final = re.compile(r".*:[^:]+:[0-9]+")
+"""The txns of a pipeline, ``name:topic:partition``, in the logs of its outputs (``spark.progress.app_id``)."""
 
 _REMEMBERED: Final = 10_000
 """How many of its own sequences a producer knows to be committed; older ones are refused until it is opened again."""
@@ -97,6 +101,12 @@ class Producer:
             not 1 <= len(producer_id) <= 200 or "/" in producer_id or not producer_id.isprintable()
         ):
             msg = f"The producer id {producer_id[:200]!r} must have 1 to 200 printable characters and no '/'."
+            raise ConfigError(msg)
+        if producer_id is not None and _PROGRESS.fullmatch(producer_id):
+            msg = (
+                f"The producer id {producer_id!r} has the form name:topic:partition, under which pipelines keep their "
+                "progress: its sequences would move one past messages that it never read. Choose another id."
+            )
             raise ConfigError(msg)
         self._opened_in = os.getpid()
         self._store = store or open_store(settings or Settings.load())

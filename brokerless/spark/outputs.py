@@ -148,7 +148,7 @@ class Output:
                 return
             msg = (
                 f"Another pipeline {self._pipeline!r} took over {self.topic!r} ({error}); this one wrote nothing more. "
-                "Run one pipeline of a name at a time."
+                "Run one pipeline of a name at a time, and give its name to no producer."
             )
             raise PipelineFenced(msg) from error
         except CommitUnknown:

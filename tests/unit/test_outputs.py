@@ -7,8 +7,11 @@ import pytest
 
 from brokerless import records
 from brokerless.admin import create_topic
+from brokerless.errors import ConfigError, PipelineFenced
 from brokerless.log import DeltaLog
+from brokerless.producer import Producer
 from brokerless.spark import outputs
+from brokerless.spark.progress import app_id
 from brokerless.topics import Schema
 from tests.support.fakes import FakeClock, FakeStore
 
@@ -48,6 +51,22 @@ def test_many_rows_become_several_objects_in_their_order(
     assert entry is not None
     read = [records.load(store, f"out/{add.path}") for add in entry.messages]
     assert [n for part in read for n in part.column("n").to_pylist()] == list(range(len(sizes)))
+
+
+def test_no_producer_moves_the_progress_of_a_pipeline(clock: FakeClock) -> None:
+    store = FakeStore(clock)
+    create_topic(store, "out", SCHEMA, clock=clock)
+    for table_name in ("in", "in.3"):
+        with pytest.raises(ConfigError, match="under which pipelines keep their progress"):
+            Producer("out", producer_id=app_id("pipe", table_name), store=store, clock=clock)
+    output = outputs.Output(store, "out", SCHEMA, "pipe", clock=clock)
+    output.claim()
+    for name in ("pipe", "pipe:in", "in:0", "a:b:c", "10:20:x0"):
+        with Producer("out", producer_id=name, store=store, clock=clock) as producer:
+            producer.send({"n": [1], "text": ["x"]}, sequence=100)
+    assert outputs.Output(store, "out", SCHEMA, "pipe", clock=clock).position(["in"]) == {}
+    with pytest.raises(PipelineFenced, match="give its name to no producer"):  # one with its name stops it, no more
+        output.commit(outputs.Objects(), {"in": 1})
 
 
 def test_an_object_is_far_smaller_than_what_readers_refuse() -> None:
