@@ -15,6 +15,8 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from arro3.core import Table
+
 from brokerless import records
 from brokerless.admin import describe_topic
 from brokerless.clock import SYSTEM, Clock
@@ -25,7 +27,7 @@ from brokerless.spark.progress import Position, SourceOffset, app_id, covers, fo
 from brokerless.upload import put_again
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Iterator
 
     import pyarrow as pa
 
@@ -37,8 +39,8 @@ COMMIT_WITHIN_MS: Final = 600_000
 below the shortest time that it lets them lie."""
 
 OBJECT_BYTES: Final = 256 * 2**20
-"""The most that the rows of one object take in memory, far below what readers refuse (``records.MAX_DECODED_BYTES``):
-narrow numbers become wider in the topic's types."""
+"""The most that the rows of one object take in memory, far below what readers refuse (``records.MAX_DECODED_BYTES``),
+in the topic's types, with ``_produced_at``."""
 
 
 @dataclass(slots=True)
@@ -66,12 +68,22 @@ class Target:
         """Writes the rows as objects, in their order, and gives the bytes, too; nothing of no rows."""
         now_us = clock.time_us()
         uploaded: list[tuple[Add, bytes]] = []
-        for piece in _pieces(rows):
-            data = records.encode(records.to_table(piece, self.schema, topic=self.topic, produced_at_us=now_us))
+        for piece in self._conformed(rows, now_us):
+            data = records.encode(Table.from_arrow(piece))
             name = records.object_name(data, clock.uuid())
             store.put(f"{self.topic}/{name}", data)
             uploaded.append((Add(name, len(data), piece.num_rows, now_us // 1000), data))
         return uploaded
+
+    def _conformed(self, rows: pa.Table, now_us: int) -> Iterator[pa.Table]:
+        """The rows in the topic's types, in parts for one object each."""
+        import pyarrow as pa
+
+        # Cut before, so that no more is converted at a time than fits, and after: numbers grow up to eight times.
+        for piece in _pieces(rows):
+            yield from _pieces(
+                pa.table(records.to_table(piece, self.schema, topic=self.topic, produced_at_us=now_us))
+            )  # fmt: skip
 
 
 def _pieces(rows: pa.Table) -> list[pa.Table]:

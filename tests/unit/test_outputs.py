@@ -53,6 +53,18 @@ def test_many_rows_become_several_objects_in_their_order(
     assert [n for part in read for n in part.column("n").to_pylist()] == list(range(len(sizes)))
 
 
+def test_rows_are_measured_in_the_topics_types(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outputs, "OBJECT_BYTES", 1000)
+    numbers = list(range(100)) * 4  # 400 bytes; as long, with _produced_at, sixteen times as many
+    store = FakeStore(clock)
+    target = outputs.Target("out", Schema.parse("n long"))
+    uploaded = target.upload(store, pa.table({"n": pa.array(numbers, pa.int8())}), clock=clock)
+    read = [records.load(store, f"out/{add.path}") for add, _ in uploaded]
+    assert [part.num_rows for part in read] == [add.rows for add, _ in uploaded] == [50] * 8
+    assert max(pa.table(part).nbytes for part in read) <= 1000
+    assert [n for part in read for n in part.column("n").to_pylist()] == numbers
+
+
 def test_no_producer_moves_the_progress_of_a_pipeline(clock: FakeClock) -> None:
     store = FakeStore(clock)
     create_topic(store, "out", SCHEMA, clock=clock)
