@@ -187,8 +187,8 @@ MUTANTS: Final = (
     Mutant(
         "damaged bytes are asked for again",
         _RECORDS,
-        "    for _ in range(2):\n        data = store.get(path)",
-        "    for _ in range(1):\n        data = store.get(path)",
+        "    for _ in range(2):\n        try:\n            data = store.get(path)",
+        "    for _ in range(1):\n        try:\n            data = store.get(path)",
         "One flipped bit on the wire stops a pipeline.",
         by_tests("unit/test_damage", "test_a_flipped_bit_is_noticed_and_the_object_asked_for_again"),
     ),
