@@ -419,9 +419,8 @@ class Consumer:
     def _load(self, file: tuple[_Part, str]) -> Table:
         part, name = file
         path = f"{part.tail.log.table}/{name}"
-        return records.with_columns(
-            records.load(self._store, path), part.columns, path=f"{self._store.uri}/{path}"
-        )  # fmt: skip
+        table = records.load(self._store, path)
+        return records.with_columns(table, part.columns, path=f"{self._store.uri}/{path}")
 
 
 def _columns(schema: Schema, log: DeltaLog) -> tuple[Column, ...]:

@@ -114,6 +114,22 @@ MUTANTS: Final = (
         Sim(),
     ),
     Mutant(
+        "no producer's id looks like a pipeline's progress",
+        _PRODUCER,
+        "        if producer_id is not None and _PROGRESS.fullmatch(producer_id):",
+        "        if False:",
+        "Its sequences move a pipeline past messages that it never read.",
+        by_tests("unit/test_outputs", "test_no_producer_moves_the_progress_of_a_pipeline"),
+    ),
+    Mutant(
+        "a producer that a fork copied refuses",
+        "brokerless/forks.py",
+        "    return os.getpid() != opened_in\n",
+        "    return False\n",
+        "The child waits for ever for a thread that only its parent has.",
+        by_tests("unit/test_forks", "test_a_copied_producer_refuses_and_leaves_the_rest_to_its_parent"),
+    ),
+    Mutant(
         "an object that waited long for its commit is put again",
         _UPLOAD,
         "        if waited_s > UPLOAD_VALID_S:",
