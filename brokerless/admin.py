@@ -145,7 +145,8 @@ def delete_topic(store: Store, topic: str, *, clock: Clock = SYSTEM) -> None:
     Raises:
         TopicNotFound: there is none.
     """
-    for number in reversed(range(_partitions(first_log(store, topic, clock=clock)))):
+    partitions = _partitions(first_log(store, topic, clock=clock))
+    for number in reversed(range(partitions)):
         try:
             DeltaLog(store, partition_table(topic, number), clock=clock).delete()
         except (TopicDeleted, TopicNotFound):
