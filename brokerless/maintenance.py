@@ -351,16 +351,20 @@ class Maintainer:
             mark = f"{log.table}/{REMOVALS}/{self._clock.uuid()}"
             self._store.put(mark, b"")
             # Once more, right before: a producer may have slept for the whole grace time and committed just now.
-            for entry in log.read_from(version + 1):
-                live.update(add.path for add in entry.adds)
-                version = entry.version
+            try:
+                for entry in log.read_from(version + 1):
+                    live.update(add.path for add in entry.adds)
+                    version = entry.version
+            except BrokerlessError:
+                self._store.delete([mark])
+                raise
             doomed = [info for info in batch if info.path[skip:] not in live]
             # A DELETE without an answer may still be on its way: then the mark stays.
             if doomed:
                 self._store.delete([info.path for info in doomed])
-            self._store.delete([mark])
             work.objects_removed += len(doomed)
             work.bytes_removed += sum(info.size for info in doomed)
+            self._store.delete([mark])
 
     def _in_time(self, items: Iterable[_T], work: _Work) -> Iterator[_T]:
         for done, item in enumerate(items):

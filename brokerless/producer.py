@@ -50,7 +50,7 @@ MAX_COMMIT_ROWS: Final = 1_000_000
 MAX_COMMIT_BYTES: Final = records.MAX_DECODED_BYTES // 4
 """Of Arrow memory: an object that unpacks to more than ``MAX_DECODED_BYTES`` is refused by every reader."""
 
-_PROGRESS: Final = re.compile(r".*:[^:]+:[0-9]+")
+_PROGRESS: Final = re.compile(r"[^:/]{1,100}:[^:/]+:(0|[1-9][0-9]{0,3})")
 """The txns of a pipeline, ``name:topic:partition``, in the logs of its outputs (``spark.progress.app_id``)."""
 
 _REMEMBERED: Final = 10_000
@@ -63,7 +63,8 @@ class Producer:
     Args:
         topic: an existing topic.
         settings: where; read from the environment by default.
-        producer_id: a name that outlives this process; enables exact restarts and fencing (see the module).
+        producer_id: a name that outlives this process; enables exact restarts and fencing (see the module). Not of the
+            form ``name:topic:partition``, which is for pipelines.
         key: the column whose value decides the partition. Without it whole commits go to the partitions in turn, or
         partition: all to this one, which keeps their order.
         linger_s: how long ``enqueue`` waits for company before a commit.

@@ -192,9 +192,9 @@ def load(store: Store, path: str) -> Table:
             data = store.get(path)
         except FileNotFoundError:
             msg = (
-                f"{store.uri}/{path} is in the log but not in the store: somebody removed it. See what is missing with "
-                f"'brokerless verify {split_table(path.partition('/')[0])[0]}'; a reader goes on after it with seek "
-                "or --from."
+                f"{store.uri}/{path} is in the log but not in the store. Try again; if it stays away, see what is "
+                f"missing with 'brokerless verify {split_table(path.partition('/')[0])[0]}'. A reader goes on after it "
+                "with seek or --from, a pipeline under a new name."
             )
             raise StoreError(msg) from None
         try:

@@ -6,7 +6,7 @@ not wait for its entry as long as that: where a process slept in between, the ob
 A DELETE that maintenance has decided on may still come after that, as there is no conditional one everywhere. So
 maintenance marks the table for as long as it removes, and marks it *before* it asks the log for the last time. Whoever
 finds no mark after the entry is there is safe: what was marked before has been removed by now, and whoever marks later
-sees the entry. Whoever finds one waits until it is gone, and uploads then.
+sees the entry. Whoever finds some uploads, for the readers, and once more when these are gone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from brokerless import records
 from brokerless.entries import Add
-from brokerless.errors import CommitUnknown, NotCommitted, StoreError, UsageError
+from brokerless.errors import BrokerlessError, CommitUnknown, NotCommitted, StoreError, UsageError
 from brokerless.log import TxnAdvanced
 
 if TYPE_CHECKING:
@@ -87,12 +87,12 @@ def commit_table(
             log.store.delete([path])
         raise
     except CommitUnknown:
-        with contextlib.suppress(StoreError):  # what is unknown already cannot become worse
+        with contextlib.suppress(BrokerlessError):  # what is unknown already cannot become worse
             put_again_if_late()
         raise
     try:
         put_again_if_late()
-    except StoreError as error:
+    except BrokerlessError as error:
         # Not "failed": the entry is in the log, and who sent the messages again would write them twice.
         msg = (
             f"{log.uri}: entry {commit.version} was written, but so late that its object may have been removed "
@@ -105,8 +105,8 @@ def commit_table(
 def put_again(store: Store, table: str, objects: Mapping[str, bytes], *, clock: Clock) -> None:
     """Uploads objects whose entry is in the log already, where maintenance may have removed them meanwhile.
 
-    Waits for removals that are under way: seconds, but hours where maintenance stands still. Tries for longer than the
-    store does by itself: whoever gives up here leaves an entry without its objects.
+    Waits for the removals that are under way: seconds, but hours where maintenance stands still. Tries for longer than
+    the store does by itself: whoever gives up here leaves an entry without its objects.
 
     Args:
         store: of the table.
@@ -115,19 +115,28 @@ def put_again(store: Store, table: str, objects: Mapping[str, bytes], *, clock: 
         clock: time.
 
     Raises:
-        StoreError: the store did not answer, or did not take them.
+        BrokerlessError: the store did not answer, or did not take them.
     """
+
+    def removals() -> set[str]:
+        valid_s = clock.time_us() / 1e6 - REMOVAL_VALID_S
+        return {mark.path for mark in store.list(f"{table}/{REMOVALS}") if mark.modified_s > valid_s}
+
+    def put() -> None:
+        for path, data in objects.items():
+            _persist(partial(store.put, f"{table}/{path}", data), clock)
+
+    try:
+        under_way = _persist(removals, clock)
+    finally:
+        put()
     waited = 0
-    while _persist(partial(_is_removing, store, table, clock), clock):
+    while under_way:
         clock.backoff(waited, base_s=1.0, cap_s=60.0)
         waited += 1
-    for path, data in objects.items():
-        _persist(partial(store.put, f"{table}/{path}", data), clock)
-
-
-def _is_removing(store: Store, table: str, clock: Clock) -> bool:
-    valid_s = clock.time_us() / 1e6 - REMOVAL_VALID_S
-    return any(mark.modified_s > valid_s for mark in store.list(f"{table}/{REMOVALS}"))
+        under_way &= _persist(removals, clock)
+        if not under_way:
+            put()
 
 
 def _persist(request: Callable[[], _T], clock: Clock) -> _T:

@@ -479,7 +479,11 @@ def _check_stateless(df: DataFrame) -> None:
 
 def _check_source(df: DataFrame, table: str, name: str, settings: Settings) -> None:
     """Refuses a source that does not look for its progress where the sink keeps it: no restart would find its place."""
-    for options in _source_options(df):
+    sources = _source_options(df)
+    if any(options != sources[0] for options in sources):
+        msg = "A pipeline has one source: give read_stream all the topics, and tell their messages apart by _topic."
+        raise ConfigError(msg)
+    for options in sources:
         have = options.get("pipeline"), options.get("output"), json.loads(options["settings"])["root"]
         want = name, table, settings.root
         if have != want:

@@ -114,7 +114,10 @@ def verify_topic(
     deleted = [one for one in inspections if one.deleted]
     if deleted and _is_stuck(inspections, watch, clock):
         tables = f"{_some([one.table for one in deleted])} {'is' if len(deleted) == 1 else 'are'} deleted"
-        text = f"{tables}, {topic} is not: its deletion was interrupted. Finish it: brokerless topics delete {topic}"
+        text = (
+            f"{tables}, {topic} is not: its deletion was interrupted, or stands still. "
+            f"Finish it: brokerless topics delete {topic}"
+        )
         finding = TableFinding("half-deleted", text)
         reports[0] = replace(first, findings=(*first.findings, finding))
     return reports
@@ -188,7 +191,7 @@ class _Inspection:
         self._check_engines()
         orphans = [info for path, info in objects.items() if self._is_orphan(path)]
         self._note_rest(orphans)
-        return TableReport(
+        report = TableReport(
             table=self._table,
             head=head,
             partitions=self._partitions(),
@@ -202,6 +205,9 @@ class _Inspection:
             findings=tuple(self._findings),
             notes=tuple(self._notes),
         )
+        self._state.files.clear()  # memory: a topic may have a thousand of these
+        self._state.removed.clear()
+        return report
 
     @property
     def deleted(self) -> bool:

@@ -12,13 +12,20 @@ import pyarrow as pa
 import pytest
 
 from brokerless.admin import create_topic, delete_topic
-from brokerless.errors import DeliveryFailed, PipelineError, StoreUnavailable, TopicDeleted
+from brokerless.errors import (
+    BrokerlessError,
+    ConfigError,
+    DeliveryFailed,
+    PipelineError,
+    StoreUnavailable,
+    TopicDeleted,
+)
 from brokerless.log import DeltaLog
 from brokerless.maintenance import GRACE_S, Maintainer
 from brokerless.producer import Producer
 from brokerless.spark import outputs
 from brokerless.topics import Schema
-from brokerless.upload import REMOVAL_VALID_S, UPLOAD_VALID_S
+from brokerless.upload import REMOVAL_VALID_S, REMOVALS, UPLOAD_VALID_S
 from tests.sim.machine import simulated
 from tests.sim.run import run_seed
 from tests.support.checkpoints import write_checkpoint
@@ -111,10 +118,12 @@ class SlowStore(FakeStore):
 class RefusingStore(FakeStore):
     """Takes each object once."""
 
+    error: type[BrokerlessError]
+
     def put(self, path: str, data: bytes) -> None:
         if path in self.objects:
-            msg = "503"
-            raise StoreUnavailable(msg)
+            msg = "no more"
+            raise self.error(msg)
         super().put(path, data)
 
 
@@ -122,8 +131,12 @@ def objects(store: FakeStore) -> list[str]:
     return [path for path in store.objects if path.startswith("t/part-")]
 
 
-def test_a_commit_whose_object_cannot_be_put_again_is_not_reported_as_failed(clock: FakeClock) -> None:
+@pytest.mark.parametrize("error", [StoreUnavailable, ConfigError])  # it failed, or credentials are over
+def test_a_commit_whose_object_cannot_be_put_again_is_not_reported_as_failed(
+    clock: FakeClock, error: type[BrokerlessError]
+) -> None:
     store = RefusingStore(clock)
+    store.error = error
     create_topic(store, "t", SCHEMA, clock=clock)
     producer = Producer("t", store=store, clock=clock)
     store.puts = [Put("created", before=lambda: clock.advance(UPLOAD_VALID_S + 1))]
@@ -163,13 +176,19 @@ def test_the_wall_clock_may_be_set_back_while_an_object_waits(clock: FakeClock, 
 def test_an_object_is_put_back_behind_a_removal_that_is_under_way(clock: FakeClock, writer: str) -> None:
     store = SlowStore(clock)
     create_topic(store, "t", SCHEMA, clock=clock)
+    there: list[int] = []
 
     def sleep_until_it_is_being_removed() -> None:
         clock.advance(GRACE_S)
         (report,) = Maintainer(["t"], store=store, clock=clock).run_once()
         assert report.skipped == ("orphans: no answer",)
-        clock.on_sleep = store.land
+        clock.on_sleep = land
         clock.slept.clear()
+
+    def land() -> None:
+        there.append(len(objects(store)))
+        store.land()
+        store.put(f"t/{REMOVALS}/{clock.uuid()}", b"")  # who marks now sees the entry
 
     if writer == "producer":
         store.puts = [Put("created", before=sleep_until_it_is_being_removed)]
@@ -180,7 +199,8 @@ def test_an_object_is_put_back_behind_a_removal_that_is_under_way(clock: FakeClo
         output.commit(uploaded, {"in": 1})
     store.land()
     assert len(objects(store)) == 1
-    # Nobody took the mark away. It counts for so long.
+    assert there[0] == 1  # readers need it at once
+    # Nobody took the first mark away. It counts for so long.
     assert REMOVAL_VALID_S <= sum(clock.slept) < REMOVAL_VALID_S + 60
 
 

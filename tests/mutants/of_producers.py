@@ -148,8 +148,8 @@ MUTANTS: Final = (
     Mutant(
         "an object is put again only when no removal is under way",
         _UPLOAD,
-        "    while _persist(partial(_is_removing, store, table, clock), clock):",
-        "    while False:",
+        "        if not under_way:\n            put()\n",
+        "",
         "Maintenance, which did not see the entry, removes the object that was put back.",
         by_tests("faults/test_simulation", "test_an_object_is_put_back_behind_a_removal_that_is_under_way"),
     ),

@@ -240,6 +240,15 @@ def test_a_source_that_looks_for_its_progress_elsewhere_is_refused(
     assert DeltaLog(open_store(settings), OUTPUT).state.version == 0  # not even claimed
 
 
+def test_two_sources_are_refused_before_anything_is_recorded(spark: SparkSession, settings: Settings) -> None:
+    create(settings)
+    where = {"name": NAME, "output": OUTPUT, "settings": settings}
+    one, other = (read_stream(spark, [topic], **where) for topic in ("timezone1", "timezone2"))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="has one source"):
+        write_stream(unify_timezones(one.union(other)), OUTPUT, name=NAME, settings=settings)
+    assert DeltaLog(open_store(settings), OUTPUT).state.version == 0
+
+
 def test_a_topic_deleted_under_the_pipeline(spark: SparkSession, settings: Settings) -> None:
     create(settings)
     send(settings, "timezone1", ["a"])

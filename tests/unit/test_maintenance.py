@@ -149,6 +149,22 @@ def test_the_mark_of_a_maintainer_that_was_killed_goes_when_nobody_minds_it(stor
     assert marks(store) == []
 
 
+def test_a_removal_that_cannot_look_at_the_log_leaves_no_mark(store: FakeStore, clock: FakeClock) -> None:
+    store.put("t/orphan.parquet", b"x")
+    clock.advance(2 * HOUR)
+
+    def fail(path: str) -> None:
+        if marks(store):
+            msg = "no answer"
+            raise StoreUnavailable(msg)
+
+    store.on_get = fail
+    (report,) = maintainer(store).run_once()
+    assert report.skipped == ("orphans: no answer",)
+    assert marks(store) == []
+    assert "orphan.parquet" in data(store)
+
+
 def test_objects_are_found_wherever_their_names_sort(store: FakeStore, clock: FakeClock) -> None:
     names = {"0.parquet", "Z.parquet", "a/b.parquet", "z.parquet", "^.parquet"}
     for name in names:

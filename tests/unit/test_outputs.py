@@ -73,7 +73,7 @@ def test_no_producer_moves_the_progress_of_a_pipeline(clock: FakeClock) -> None:
             Producer("out", producer_id=app_id("pipe", table_name), store=store, clock=clock)
     output = outputs.Output(store, "out", SCHEMA, "pipe", clock=clock)
     output.claim()
-    for name in ("pipe", "pipe:in", "in:0", "a:b:c", "10:20:x0"):
+    for name in ("pipe", "pipe:in", "in:0", "a:b:c", "10:20:x0", "00:1a:2b:3c:4d:12"):
         with Producer("out", producer_id=name, store=store, clock=clock) as producer:
             producer.send({"n": [1], "text": ["x"]}, sequence=100)
     assert outputs.Output(store, "out", SCHEMA, "pipe", clock=clock).position(["in"]) == {}
