@@ -36,11 +36,10 @@ MUTANTS: Final = (
     Mutant(
         "the mark of a removal without an answer stays",
         _FILE,
-        "            if doomed:\n                self._store.delete([info.path for info in doomed])\n"
-        "            self._store.delete([mark])\n",
+        "            if doomed:\n                self._store.delete([info.path for info in doomed])\n",
         "            try:\n                if doomed:\n"
         "                    self._store.delete([info.path for info in doomed])\n"
-        "            finally:\n                self._store.delete([mark])\n",
+        "            except BrokerlessError:\n                self._store.delete([mark])\n                raise\n",
         "The removal comes after the object was put back.",
         by_tests("faults/test_simulation", "test_an_object_is_put_back_behind_a_removal_that_is_under_way"),
     ),
