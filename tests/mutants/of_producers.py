@@ -146,7 +146,7 @@ MUTANTS: Final = (
         by_tests("faults/test_simulation", "test_the_wall_clock_may_be_set_back_while_an_object_waits"),
     ),
     Mutant(
-        "an object is put again only when no removal is under way",
+        "an object is put once more when the removals under way are over",
         _UPLOAD,
         "        if not under_way:\n            put()\n",
         "",
@@ -156,7 +156,7 @@ MUTANTS: Final = (
     Mutant(
         "an object of an unknown commit is put again, too",
         _UPLOAD,
-        "        with contextlib.suppress(StoreError):  # what is unknown already cannot become worse\n"
+        "        with contextlib.suppress(BrokerlessError):  # what is unknown already cannot become worse\n"
         "            put_again_if_late()\n"
         "        raise\n",
         "        raise\n",
