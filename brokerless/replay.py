@@ -84,14 +84,18 @@ def read_checkpoint(store: Store, table: str, version: int, *, with_files: bool)
     """The state in a classic checkpoint, of one part or several (protocol, "Checkpoints"); None if it is not there.
 
     Raises:
-        StoreError: it is damaged, or of version 2.
+        StoreError: it is damaged, of version 2, or removed meanwhile.
     """
     prefix = f"{table}/_delta_log/{version:020d}.checkpoint"
     try:
         parts = [store.get(f"{prefix}.parquet")]
     except FileNotFoundError:
         names = [i.path for i in store.list(f"{table}/_delta_log") if i.path.startswith(prefix)]
-        parts = [store.get(name) for name in _whole(names)]
+        try:
+            parts = [store.get(name) for name in _whole(names)]
+        except FileNotFoundError as error:
+            msg = f"{store.uri}/{error} was listed and was not there: clean-up has just removed it. Try again."
+            raise StoreError(msg) from None
     if not parts:
         return None
     state = _CheckpointRows()

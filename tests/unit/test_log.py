@@ -300,6 +300,19 @@ def test_a_hint_whose_checkpoint_is_gone_is_survived(log: DeltaLog, store: FakeS
     assert again(log).txn("p") == 7
 
 
+def test_a_checkpoint_that_goes_while_it_is_read_is_named(log: DeltaLog, store: FakeStore) -> None:
+    log.append([], {"p": 7})
+    version = write_checkpoint(log)
+
+    def say_it_is_absent(path: str) -> None:
+        if ".checkpoint." in path:
+            raise FileNotFoundError(path)
+
+    store.on_get = say_it_is_absent
+    with pytest.raises(StoreError, match=rf"{version:020d}\.checkpoint\.parquet was listed and was not there.*again"):
+        again(log).load()
+
+
 @pytest.mark.parametrize("hint", [b"", b"{}", b"null", b'{"version":"x"}'])
 def test_a_broken_hint_is_none(log: DeltaLog, store: FakeStore, hint: bytes) -> None:
     log.append([add("f")])
