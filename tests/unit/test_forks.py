@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from brokerless.topics import Schema
 from tests.support.fakes import FakeClock, FakeStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 # Newer Pythons warn of what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -44,6 +45,28 @@ def in_child(act: Callable[[], object]) -> str:
     return answer if status == 0 else f"killed by signal {os.WTERMSIG(status)}"
 
 
+@contextlib.contextmanager
+def held(*locks: contextlib.AbstractContextManager[Any]) -> Iterator[None]:
+    """Locks that another thread holds, which a fork does not copy."""
+    begun, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with contextlib.ExitStack() as stack:
+            for lock in locks:
+                stack.enter_context(lock)
+            begun.set()
+            done.wait(60)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    try:
+        assert begun.wait(10)
+        yield
+    finally:
+        done.set()
+        holder.join()
+
+
 @pytest.fixture
 def store() -> FakeStore:
     store = FakeStore(FakeClock())
@@ -60,26 +83,13 @@ def test_a_copied_producer_refuses_and_leaves_the_rest_to_its_parent(store: Fake
         producer.flush,
         producer.last_sequence,
     ]
-    held, done = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with producer._start_lock, producer._commit_lock, producer._buffer._change:
-            held.set()
-            done.wait(60)
-
-    holder = threading.Thread(target=hold)
-    holder.start()
-    assert held.wait(10)
-    try:
+    with held(producer._start_lock, producer._commit_lock, producer._buffer._change):
         for call in calls:
             answer = in_child(call)
             assert answer.startswith(f"UsageError: This producer was opened in process {os.getpid()}, "), answer
             assert answer.endswith("open a producer of its own in each process, after the fork.")
         before = store.requests.total()
         assert in_child(lambda: (producer.close(), store.requests.total() - before)) == "(None, 0)"
-    finally:
-        done.set()
-        holder.join()
     producer.close()
     assert [ack.rows for ack in later.result(10)] == [1]
 
@@ -89,22 +99,9 @@ def test_a_copied_consumer_refuses(store: FakeStore) -> None:
         producer.send({"n": [1]})
     with Consumer("t", start="beginning", store=store) as consumer:
         assert len(consumer.poll(0)) == 1
-        held, done = threading.Event(), threading.Event()
-
-        def hold() -> None:
-            with consumer._polling, consumer._stopped._cond:
-                held.set()
-                done.wait(60)
-
-        holder = threading.Thread(target=hold)
-        holder.start()
-        assert held.wait(10)
-        try:
+        with held(consumer._polling, consumer._stopped._cond):
             for call in (lambda: consumer.poll(0), lambda: next(iter(consumer)), lambda: consumer.seek("latest")):
                 answer = in_child(call)
                 assert answer.startswith(f"UsageError: This consumer was opened in process {os.getpid()}, "), answer
             assert in_child(consumer.close) == "None"
-        finally:
-            done.set()
-            holder.join()
         assert consumer.poll(0) == []
