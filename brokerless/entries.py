@@ -23,6 +23,10 @@ FIRST_VERSION_KEY: Final = "brokerless.firstVersion"
 PARTITIONS_KEY: Final = "brokerless.partitions"
 ENGINE_KEY: Final = "brokerless.engine"
 
+ACTIONS_KEY: Final = "actions"
+"""In ``commitInfo``, the first line: how many actions the entry holds. One that was cut at the end of a line would
+otherwise read as a commit with fewer files."""
+
 # Out of the table (absolute, ".."), or no key that the store's client takes (".", empty parts, control characters).
 _UNSAFE_PATH: Final = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)|[\x00-\x1f\x7f]")
 _NUMBER: Final = re.compile(r"[0-9]{1,19}")
@@ -90,6 +94,8 @@ class Entry:
         adds: in log order, rewrites (``dataChange`` false) included.
         removes: decoded paths.
         txns: application id -> version.
+        rewritten: whether it deletes or updates rows in place, or restores old ones: some of the rows that it adds
+            were delivered before, and nothing tells which.
     """
 
     version: int
@@ -101,6 +107,7 @@ class Entry:
     txns: Mapping[str, int]
     metadata: Metadata | None
     protocol: Protocol | None
+    rewritten: bool = False
 
     @property
     def messages(self) -> tuple[Add, ...]:
@@ -112,10 +119,14 @@ def parse_entry(version: int, data: bytes, *, table: str) -> Entry:
     """Reads an entry.
 
     Raises:
-        StoreError: bytes that are no log entry (a truncated answer, or a foreign file).
+        StoreError: bytes that are no log entry: none at all, cut (entries of this kit say how many actions they hold),
+            or a foreign file.
         UnsupportedTable: deletion vectors, or data files outside the table's folder.
     """
     timestamp, commit_id, operation = 0, None, ""
+    count = 0
+    expected: int | None = None
+    drops_rows = False
     adds: list[Add] = []
     removes: list[str] = []
     txns: dict[str, int] = {}
@@ -126,11 +137,13 @@ def parse_entry(version: int, data: bytes, *, table: str) -> Entry:
         for line in data.split(b"\n"):
             if not line.strip():
                 continue
+            count += 1
             for kind, action in json.loads(line).items():
                 if kind == "add":
                     adds.append(_add(action, table))
                 elif kind == "remove":
                     removes.append(unquote(action["path"]))
+                    drops_rows |= bool(action.get("dataChange", True))
                 elif kind == "txn":
                     txns[str(action["appId"])] = _int64(action["version"])
                 elif kind == "metaData":
@@ -141,6 +154,10 @@ def parse_entry(version: int, data: bytes, *, table: str) -> Entry:
                     timestamp = _int64(action.get("timestamp") or 0)
                     commit_id = None if action.get("txnId") is None else str(action["txnId"])
                     operation = str(action.get("operation", ""))
+                    expected = None if (known := action.get(ACTIONS_KEY)) is None else _int64(known)
+        if not count or expected not in (None, count):
+            msg = f"{len(data)} bytes hold {count} actions{'' if expected is None else f' of {expected}'}"
+            raise ValueError(msg)
     except UnsupportedTable:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
@@ -149,9 +166,19 @@ def parse_entry(version: int, data: bytes, *, table: str) -> Entry:
             "it is truncated or was not written by a Delta writer. Look at it before anything writes to the table."
         )
         raise StoreError(msg) from error
+    adds_rows = any(add.data_change for add in adds)
     return Entry(
-        version, timestamp, commit_id, operation, tuple(adds), tuple(removes), txns, metadata, protocol
-    )  # fmt: skip
+        version,
+        timestamp,
+        commit_id,
+        operation,
+        tuple(adds),
+        tuple(removes),
+        txns,
+        metadata,
+        protocol,
+        rewritten=adds_rows and (drops_rows or operation == "RESTORE"),
+    )
 
 
 def is_inside(path: str) -> bool:
@@ -286,7 +313,7 @@ def build_entry(
         "engineInfo": engine,
         "txnId": commit_id,
     }
-    actions: list[dict[str, Any]] = [{"commitInfo": info}]
+    actions: list[dict[str, Any]] = []
     if protocol is not None:
         actions.append({"protocol": {"minReaderVersion": protocol.reader, "minWriterVersion": protocol.writer}})
     if metadata is not None:
@@ -317,4 +344,6 @@ def build_entry(
         if add.rows is not None:
             action["stats"] = json.dumps({"numRecords": add.rows}, separators=(",", ":"))
         actions.append({"add": action})
+    info[ACTIONS_KEY] = 1 + len(actions)
+    actions.insert(0, {"commitInfo": info})
     return "".join(json.dumps(action, separators=(",", ":"), ensure_ascii=False) + "\n" for action in actions).encode()

@@ -8,7 +8,9 @@ Each says what happened, with the values, and what to do about it::
     │   ├── TopicError
     │   │   ├── TopicNotFound
     │   │   ├── TopicExists
-    │   │   └── TopicDeleted          deleted, or deleted and created again, under a running writer or reader
+    │   │   ├── TopicChanged          no longer the topic that was opened: other columns, or another table
+    │   │   │   └── TopicDeleted      deleted, or deleted and created again, under a running writer or reader
+    │   │   └── TopicRewritten        another engine deleted or updated rows; those it kept would be read again
     │   ├── SchemaError               unknown, missing or wrongly typed columns; bad schema text
     │   ├── MessageError              a message that cannot be encoded, with its line or row number
     │   └── UnsupportedTable          a table with Delta features that the log does not write or read
@@ -16,6 +18,7 @@ Each says what happened, with the values, and what to do about it::
     │   ├── StoreUnavailable          did not answer, or kept answering 5xx or 429, until the deadline
     │   ├── AccessDenied
     │   ├── BucketNotFound
+    │   ├── LogIncomplete             an entry of a log is missing although later ones are there
     │   └── ConditionalPutUnsupported the store ignores ``If-None-Match: *``: no log can be kept there
     ├── CommitError
     │   ├── NotCommitted              the deadline passed and nothing was written
@@ -80,8 +83,16 @@ class TopicExists(TopicError):
     """The topic is there already, and differs from what was asked for."""
 
 
-class TopicDeleted(TopicError):
+class TopicChanged(TopicError):
+    """The topic is no longer the one that this writer or reader opened; opening it again may help."""
+
+
+class TopicDeleted(TopicChanged):
     """The topic was deleted, or deleted and created again, while this writer or reader held it."""
+
+
+class TopicRewritten(TopicError):
+    """Another engine deleted or updated rows in place: a reader that went on would deliver the kept rows again."""
 
 
 class SchemaError(UsageError):
@@ -110,6 +121,13 @@ class AccessDenied(StoreError):
 
 class BucketNotFound(StoreError):
     """The bucket of the root URL does not exist."""
+
+
+class LogIncomplete(StoreError):
+    """An entry is missing although later ones are there: it is late, lost or not yet restored.
+
+    Nothing may be concluded from its absence, and nothing may be written in its place.
+    """
 
 
 class ConditionalPutUnsupported(StoreError):

@@ -45,7 +45,7 @@ def test_an_append_is_these_bytes() -> None:
     )
     assert entry.decode() == (
         '{"commitInfo":{"timestamp":1700000000123,"operation":"WRITE","operationParameters":{"mode":"Append",'
-        '"partitionBy":"[]"},"isBlindAppend":true,"engineInfo":"brokerless/0","txnId":"c-1"}}\n'
+        '"partitionBy":"[]"},"isBlindAppend":true,"engineInfo":"brokerless/0","txnId":"c-1","actions":3}}\n'
         '{"txn":{"appId":"p","version":7,"lastUpdated":1700000000123}}\n'
         '{"add":{"path":"part-1%20%25%C3%A9.parquet","partitionValues":{},"size":10,"modificationTime":1700000000100,'
         '"dataChange":true,"stats":"{\\"numRecords\\":3}"}}\n'
@@ -63,7 +63,7 @@ def test_a_creation_is_these_bytes() -> None:
     )
     assert entry.decode() == (
         '{"commitInfo":{"timestamp":5,"operation":"CREATE TABLE","operationParameters":{},"isBlindAppend":false,'
-        '"engineInfo":"e","txnId":"c-0"}}\n'
+        '"engineInfo":"e","txnId":"c-0","actions":3}}\n'
         '{"protocol":{"minReaderVersion":1,"minWriterVersion":2}}\n'
         '{"metaData":{"id":"id-1","format":{"provider":"parquet","options":{}},'
         '"schemaString":"{\\"type\\":\\"struct\\",\\"fields\\":[]}","partitionColumns":[],"configuration":{"a":"b"},'
@@ -104,6 +104,42 @@ def test_parse_is_the_inverse_of_build(
     assert (entry.version, entry.timestamp_ms, entry.commit_id, entry.operation) == (3, timestamp, commit_id, "WRITE")
     assert (entry.adds, entry.removes, entry.txns) == (tuple(adds), tuple(removes), txns)
     assert (entry.metadata, entry.protocol) == (metadata, protocol)
+
+
+@pytest.mark.parametrize("lines", [0, 1, 2])
+def test_an_entry_that_was_cut_at_the_end_of_a_line_is_unreadable(lines: int) -> None:
+    adds = [Add("a.parquet", 1, 1, 1)]
+    body = build_entry(commit_id="c", timestamp_ms=1, operation="WRITE", engine="e", adds=adds, txns={"p": 1})
+    cut = b"".join(body.splitlines(keepends=True)[:lines])
+    with pytest.raises(StoreError, match=f"hold {lines} actions"):
+        parse_entry(7, cut, table="t")
+
+
+@pytest.mark.parametrize(
+    ("operation", "actions", "rewritten"),
+    [
+        ("WRITE", [{"add": {"path": "a", "size": 1, "dataChange": True}}], False),
+        # A delete of whole files adds nothing that a reader could take for new.
+        ("DELETE", [{"remove": {"path": "a", "dataChange": True}}], False),
+        (
+            "OPTIMIZE",
+            [{"remove": {"path": "a", "dataChange": False}}, {"add": {"path": "b", "size": 1, "dataChange": False}}],
+            False,
+        ),
+        (
+            "DELETE",
+            [{"remove": {"path": "a", "dataChange": True}}, {"add": {"path": "b", "size": 1, "dataChange": True}}],
+            True,
+        ),
+        # Absent means true for other writers: the protocol requires it, and some leave it out.
+        ("UPDATE", [{"remove": {"path": "a"}}, {"add": {"path": "b", "size": 1, "dataChange": True}}], True),
+        ("RESTORE", [{"add": {"path": "a", "size": 1, "dataChange": True}}], True),
+    ],
+)
+def test_rewritten_rows_are_told_from_new_ones(operation: str, actions: list[Any], rewritten: bool) -> None:
+    lines = [{"commitInfo": {"operation": operation}}, *actions]
+    body = "\n".join(json.dumps(line) for line in lines).encode()
+    assert parse_entry(1, body, table="t").rewritten is rewritten
 
 
 def test_line_separators_inside_text_do_not_end_an_action() -> None:
