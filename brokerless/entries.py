@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote
 
-from brokerless.errors import StoreError, UnsupportedTable
+from brokerless.errors import LogDamaged, UnsupportedTable
 from brokerless.topics import MAX_PARTITIONS
 
 if TYPE_CHECKING:
@@ -26,6 +27,12 @@ ENGINE_KEY: Final = "brokerless.engine"
 ACTIONS_KEY: Final = "actions"
 """In ``commitInfo``, the first line: how many actions the entry holds. One that was cut at the end of a line would
 otherwise read as a commit with fewer files."""
+
+TABLE_KEY: Final = "tableId"
+"""In ``commitInfo``: the table that the writer had opened. A table that was removed and made again by hand has another,
+and its entries must not be taken for those that follow in the old one."""
+
+WRITER_DIGITS: Final = 8
 
 # Out of the table (absolute, ".."), or no key that the store's client takes (".", empty parts, control characters).
 _UNSAFE_PATH: Final = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)|[\x00-\x1f\x7f]")
@@ -96,6 +103,8 @@ class Entry:
         txns: application id -> version.
         rewritten: whether it deletes or updates rows in place, or restores old ones: some of the rows that it adds
             were delivered before, and nothing tells which.
+        table_id: the table that its writer meant; None if the writer gave none.
+        digest: of its bytes: whether an entry is still the same one.
     """
 
     version: int
@@ -108,6 +117,13 @@ class Entry:
     metadata: Metadata | None
     protocol: Protocol | None
     rewritten: bool = False
+    table_id: str | None = None
+    digest: int = 0
+
+    @property
+    def writer(self) -> str | None:
+        """Which handle of a log wrote it: the commit ids of one handle begin alike."""
+        return None if self.commit_id is None else self.commit_id[:WRITER_DIGITS]
 
     @property
     def messages(self) -> tuple[Add, ...]:
@@ -119,11 +135,11 @@ def parse_entry(version: int, data: bytes, *, table: str) -> Entry:
     """Reads an entry.
 
     Raises:
-        StoreError: bytes that are no log entry: none at all, cut (entries of this kit say how many actions they hold),
+        LogDamaged: bytes that are no log entry: none at all, cut (entries of this kit say how many actions they hold),
             or a foreign file.
         UnsupportedTable: deletion vectors, or data files outside the table's folder.
     """
-    timestamp, commit_id, operation = 0, None, ""
+    timestamp, commit_id, operation, table_id = 0, None, "", None
     count = 0
     expected: int | None = None
     drops_rows = False
@@ -154,6 +170,7 @@ def parse_entry(version: int, data: bytes, *, table: str) -> Entry:
                     timestamp = _int64(action.get("timestamp") or 0)
                     commit_id = None if action.get("txnId") is None else str(action["txnId"])
                     operation = str(action.get("operation", ""))
+                    table_id = None if action.get(TABLE_KEY) is None else str(action[TABLE_KEY])
                     expected = None if (known := action.get(ACTIONS_KEY)) is None else _int64(known)
         if not count or expected not in (None, count):
             msg = f"{len(data)} bytes hold {count} actions{'' if expected is None else f' of {expected}'}"
@@ -165,7 +182,7 @@ def parse_entry(version: int, data: bytes, *, table: str) -> Entry:
             f"Entry {version} of the log of {table} cannot be read ({type(error).__name__}: {str(error)[:200]}); "
             "it is truncated or was not written by a Delta writer. Look at it before anything writes to the table."
         )
-        raise StoreError(msg) from error
+        raise LogDamaged(msg, version=version) from error
     adds_rows = any(add.data_change for add in adds)
     return Entry(
         version,
@@ -178,7 +195,14 @@ def parse_entry(version: int, data: bytes, *, table: str) -> Entry:
         metadata,
         protocol,
         rewritten=adds_rows and (drops_rows or operation == "RESTORE"),
+        table_id=table_id,
+        digest=digest_of(data),
     )
+
+
+def digest_of(data: bytes) -> int:
+    """A checksum of an entry's bytes, by which a handle knows the entry again."""
+    return zlib.crc32(data)
 
 
 def is_inside(path: str) -> bool:
@@ -298,6 +322,7 @@ def build_entry(
     timestamp_ms: int,
     operation: str,
     engine: str,
+    table_id: str | None = None,
     adds: Sequence[Add] = (),
     removes: Sequence[str] = (),
     txns: Mapping[str, int] | None = None,
@@ -313,6 +338,8 @@ def build_entry(
         "engineInfo": engine,
         "txnId": commit_id,
     }
+    if table_id is not None:
+        info[TABLE_KEY] = table_id
     actions: list[dict[str, Any]] = []
     if protocol is not None:
         actions.append({"protocol": {"minReaderVersion": protocol.reader, "minWriterVersion": protocol.writer}})

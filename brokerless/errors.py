@@ -19,6 +19,7 @@ Each says what happened, with the values, and what to do about it::
     │   ├── AccessDenied
     │   ├── BucketNotFound
     │   ├── LogIncomplete             an entry of a log is missing although later ones are there
+    │   ├── LogDamaged                an entry of a log is there and cannot be read
     │   └── ConditionalPutUnsupported the store ignores ``If-None-Match: *``: no log can be kept there
     ├── CommitError
     │   ├── NotCommitted              the deadline passed and nothing was written
@@ -126,8 +127,20 @@ class BucketNotFound(StoreError):
 class LogIncomplete(StoreError):
     """An entry is missing although later ones are there: it is late, lost or not yet restored.
 
-    Nothing may be concluded from its absence, and nothing may be written in its place.
+    Nothing may be concluded from its absence, and nothing may be written in its place. ``version`` is the entry's.
     """
+
+    def __init__(self, message: str, *, version: int) -> None:
+        super().__init__(message)
+        self.version = version
+
+
+class LogDamaged(StoreError):
+    """An entry is there and cannot be read: empty, cut, or not written by a Delta writer. ``version`` is the entry's."""
+
+    def __init__(self, message: str, *, version: int) -> None:
+        super().__init__(message)
+        self.version = version
 
 
 class ConditionalPutUnsupported(StoreError):

@@ -11,22 +11,31 @@ Invariants:
 3. Nothing is guessed. At the deadline ``CommitUnknown`` says what to look for later; ``NotCommitted`` is raised only
    when every version that was tried is taken by others.
 4. Nobody commits into the past. Log clean-up frees old names, and a conditional PUT to one of them would succeed and
-   be seen by nobody. Clean-up removes only entries that are older than the log retention (an hour at least) and lie
-   below the checkpoint hint. So who finds the next name free *and then* a hint that is not beyond it has seen the
-   head, and nobody can clean up what is written there for an hour. A writer trusts that for a minute; later it looks
-   again before it writes. One that slept between looking and writing finds out after the write, by the hint, and
-   asks the checkpoint whether it holds its files: no entry that others may have read is ever taken back.
+   be seen by nobody. Clean-up removes a prefix, and only entries that are older than the log retention (an hour at
+   least). So as long as the last entry that a writer knows is there, the name behind it was never freed. A writer
+   looks at that entry again once a second (``RECHECK_S``), trusts what it saw for a minute by both of its clocks, and
+   one that slept between looking and writing finds out after the write. A machine whose clocks both stood still is
+   stopped by the store's: S3 and its like refuse a request that was signed more than a quarter of an hour ago.
+5. A decision not to write rests on the log (``confirm``): the next entry is asked for, and the last one known must
+   still be the same. That also tells a table that was removed and made again by hand.
+6. Absent is not the end. An entry may be late, lost or not yet restored; so where the end matters, at opening and once
+   a minute (``FRESH_S``) after that, one LIST shows whether there are entries beyond it. Then ``LogIncomplete`` stops
+   readers and writers, and nothing is put into the hole.
+
+Several threads that append to one handle share entries: whoever comes first writes for all that wait (``_Request``).
 
 Offsets: an entry's messages are the rows of its added files with ``dataChange``, in log order.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Final
 
@@ -36,19 +45,24 @@ from brokerless.entries import (
     ENGINE_KEY,
     FIRST_VERSION_KEY,
     PARTITIONS_KEY,
+    WRITER_DIGITS,
     Add,
     Entry,
     Metadata,
     Protocol,
     build_entry,
     check_supported,
+    digest_of,
     parse_entry,
 )
 from brokerless.errors import (
     CommitUnknown,
+    LogDamaged,
+    LogIncomplete,
     NotCommitted,
     OffsetOutOfRange,
     StoreError,
+    TopicChanged,
     TopicDeleted,
     TopicExists,
     TopicNotFound,
@@ -56,11 +70,12 @@ from brokerless.errors import (
     UsageError,
 )
 from brokerless.offsets import Offset
-from brokerless.replay import TableState, checkpoint_hint, checkpoints_by_listing, read_checkpoint, replayed
+from brokerless.replay import PAGE, TableState, checkpoint_hint, listed, read_checkpoint, replayed
+from brokerless.turns import Turns
 from brokerless.version import ENGINE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from brokerless.store import Store
 
@@ -68,20 +83,36 @@ DEADLINE_S: Final = 30.0
 """How long an append tries before it gives up. Orphan removal waits far longer than this (``maintenance``)."""
 
 FRESH_S: Final = 60.0
-"""For so long what a writer knows about the head is trusted; far below the shortest log retention (invariant 4)."""
+"""For so long what a handle knows about the head is trusted; far below the shortest log retention (invariant 4). Also
+how often a writer, or a reader that waits, asks by one LIST whether there is a hole (invariant 6)."""
+
+RECHECK_S: Final = 1.0
+"""How often a writer looks whether the last entry that it knows is still there: one GET a second at most. For so long
+it may be acknowledged into a table that somebody has removed by hand."""
+
+GROUP_ROWS: Final = 1_000_000
+GROUP_BYTES: Final = 64 * 2**20
+"""Threads that append at once share an entry up to this size: a commit is never split by a reader."""
 
 _EPOCH: Final = "/epoch"
+_LEAST_S: Final = 0.25  # a request in doubt gets one look even when the time is over
 _WINDOW: Final = 16  # entries read at once when catching up; more would only queue in the connection pool
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """An entry that is known to be in the log. ``attempts`` counts conditional PUTs: 1 without contention."""
+    """An entry that is known to be in the log.
+
+    Attributes:
+        attempts: conditional PUTs: 1 without contention.
+        first_index: of this commit's first row: threads of one handle share entries.
+    """
 
     version: int
     timestamp_ms: int
     attempts: int
     commit_id: str
+    first_index: int = 0
 
 
 class TxnAdvanced(Exception):
@@ -102,8 +133,33 @@ class TxnAdvanced(Exception):
         self.ours = ours
 
 
+@dataclass(slots=True)
+class _Request:
+    """What one thread wants to append, and what became of it."""
+
+    adds: tuple[Add, ...]
+    txns: Mapping[str, int]
+    expect: Mapping[str, int]
+    begun: float
+    deadline: float
+    outcome: Commit | BaseException | None = None
+
+    @property
+    def rows(self) -> int:
+        return sum(add.rows or 0 for add in self.adds)
+
+    @property
+    def size(self) -> int:
+        return sum(add.size for add in self.adds)
+
+    def result(self) -> Commit:
+        if isinstance(self.outcome, Commit):
+            return self.outcome
+        raise self.outcome or RuntimeError("the request was not settled")
+
+
 class DeltaLog:
-    """One table's log. Safe to use from several threads; appends of one handle take turns.
+    """One table's log. Safe to use from several threads; those that append at once share entries.
 
     Args:
         store: where the tables are.
@@ -120,7 +176,12 @@ class DeltaLog:
         self._state: TableState | None = None
         # Commit ids whose outcome was unknown when append gave up: should they turn up, they are ours, not a rival's.
         self._unresolved: set[str] = set()
-        self._confirmed = (0.0, 0)  # when the head was last known, on both clocks
+        self._writer = f"{clock.rng.getrandbits(4 * WRITER_DIGITS):0{WRITER_DIGITS}x}"
+        self._turns = Turns(self._writer, clock)
+        self._waiting: deque[_Request] = deque()
+        # When the head was last known, when the last entry was last seen, and when the end was last listed; each on
+        # both clocks.
+        self._confirmed = self._looked = self._listed = (float("-inf"), 0)
 
     # Reading
 
@@ -128,28 +189,60 @@ class DeltaLog:
         """Where an entry is stored: twenty digits, so that names sort like versions."""
         return f"{self.table}/_delta_log/{version:020d}.json"
 
-    def read(self, version: int) -> Entry | None:
-        """The entry, or None if it is absent: not written yet, or removed by log clean-up (see ``earliest``)."""
+    @property
+    def table_id(self) -> str:
+        """The id of the table that this handle was opened on."""
+        return self.state.metadata.id
+
+    def read(self, version: int, *, within_s: float | None = None) -> Entry | None:
+        """The entry, or None if it is absent: not written yet, removed by log clean-up (see ``earliest``), or lost.
+
+        Raises:
+            LogDamaged: it is there and cannot be read.
+        """
         try:
-            data = self.store.get(self.entry_path(version))
+            data = self.store.get(self.entry_path(version), within_s=within_s)
         except FileNotFoundError:
             return None
         return parse_entry(version, data, table=self.uri)
 
-    def read_from(self, version: int) -> Iterator[Entry]:
-        """Entries from ``version`` up to the head; the further behind, the more are read at once."""
+    def read_from(self, version: int, *, damages: list[StoreError] | None = None) -> Iterator[Entry]:
+        """Entries from ``version`` up to the first that is absent; the further behind, the more are read at once.
+
+        Args:
+            version: the first one.
+            damages: takes up what is wrong with entries that cannot be read, which are then passed over.
+
+        Raises:
+            LogDamaged: an entry cannot be read, and there is no such list.
+        """
+
+        def read(version: int) -> Entry | LogDamaged | None:
+            try:
+                return self.read(version)
+            except LogDamaged as error:
+                return error
+
         # Two single reads first: whoever keeps up meets the head at once, and absent entries cost requests too.
         for window in chain((1, 1, 2, 4, 8), repeat(_WINDOW)):
             versions = range(version, version + window)
-            for entry in map(self.read, versions) if window == 1 else read_pool().map(self.read, versions):
+            for entry in map(read, versions) if window == 1 else read_pool().map(read, versions):
                 if entry is None:
                     return
-                yield entry
+                if isinstance(entry, Entry):
+                    yield entry
+                elif damages is None:
+                    raise entry
+                else:
+                    damages.append(entry)
             version += window
 
     @property
     def state(self) -> TableState:
         """What is known of the table; loaded from the last checkpoint and the entries after it on first use.
+
+        Entries that are missing or damaged are passed over and noted (``TableState.damage``): they hold back what is
+        behind them, not a reader that begins later. Writers refuse such a log.
 
         Raises:
             TopicNotFound: there is no table.
@@ -159,66 +252,146 @@ class DeltaLog:
         with self._lock:
             if self._state is None:
                 looked = self._now()
-                state = self.load()
+                state = self.load(strict=False)
                 check_supported(state.protocol, state.metadata, table=self.uri)
                 if state.metadata.deleted:
                     msg = f"{self.uri} was deleted. Create it again with 'brokerless topics create'."
                     raise TopicDeleted(msg)
                 self._state = state
-                self._confirmed = looked
+                self._confirmed = self._looked = self._listed = looked
             return self._state
 
     def refresh(self) -> TableState:
         """The state with every entry up to the head of the log.
 
         Raises:
-            TopicDeleted, UnsupportedTable: as ``state``; also when the topic was deleted and created again.
+            TopicChanged, TopicDeleted, UnsupportedTable: as ``state``; also when the table is another one by now.
+            LogIncomplete, LogDamaged: an entry is missing or cannot be read.
         """
         with self._lock:
-            self._catch_up_if_stale()
+            self._look_again()
             for entry in self.read_from(self.state.version + 1):
                 self._absorb(entry)
             return self.state
 
-    def load(self, *, with_files: bool = False) -> TableState:
+    def confirm(self) -> TableState:
+        """As ``refresh``, and proof that this is still the table that the handle was opened on.
+
+        For every decision not to write ("duplicate", "skipped", "does not fit"): memory alone may be that of a table
+        which is gone. Two GETs.
+
+        Raises:
+            TopicChanged, TopicDeleted, UnsupportedTable, LogIncomplete, LogDamaged: as ``refresh``.
+        """
+        with self._lock:
+            self._check_last()
+            return self.refresh()
+
+    def load(self, *, with_files: bool = False, strict: bool = True) -> TableState:
         """Replays checkpoint and log anew, without any check of what it finds.
 
         Correct across checkpoints and log clean-up: txns and metadata that only a checkpoint still holds are found.
 
+        Args:
+            with_files: also which files are live.
+            strict: fail if an entry is missing or cannot be read, instead of noting it in ``TableState.damage``.
+
         Raises:
             TopicNotFound: there is no table.
+            LogIncomplete, LogDamaged: an entry is missing, or cannot be read.
         """
         for attempt in range(10):
-            state = self._load(with_files)
-            # Clean-up may have run between the reads, and then "absent" was not the head (invariant 4).
-            if (self.checkpoint_version() or 0) <= state.version:
+            damages: list[StoreError] | None = None if strict else []
+            state = self._load(with_files, damages)
+            if state is not None:
+                state.damage = damages[0] if damages else None
                 return state
-            self._clock.backoff(attempt)
-        msg = f"{self.uri}: the hint names checkpoint {self.checkpoint_version()}, but the log ends at {state.version}."
-        msg_0 = f"{msg} The log is damaged; restore it before anything writes to the table."
-        raise StoreError(msg_0)
+            self._clock.backoff(attempt)  # clean-up ran between the reads, and "absent" was not the head
+        msg = (
+            f"{self.uri}: checkpoint {self.checkpoint_version()} is named by its hint or listed, but it or the entries "
+            "behind it are not there. The log is damaged; restore it before anything writes to the table."
+        )
+        raise StoreError(msg)
 
-    def _load(self, with_files: bool) -> TableState:
+    def _load(self, with_files: bool, damages: list[StoreError] | None) -> TableState | None:
+        """One try of ``load``; None if clean-up got in its way."""
         hint = self.checkpoint_version()
         state = None if hint is None else read_checkpoint(self.store, self.table, hint, with_files=with_files)
-        state = self._replay(state, with_files)
-        if state is None:
-            # No checkpoint by the hint and no entry 0: cleaned up behind a lost hint, or no table at all.
-            for version in checkpoints_by_listing(self.store, self.table):
-                state = read_checkpoint(self.store, self.table, version, with_files=with_files)
-                if state is not None:
-                    return self._replay(state, with_files) or state
-            msg = f"There is no topic at {self.uri}. Create it with 'brokerless topics create'."
-            raise TopicNotFound(msg)
-        return state
+        state, is_whole = self._replay(state, with_files, damages)
+        if state is not None:
+            return state if is_whole else None
+        # No checkpoint by the hint and no entry 0: cleaned up behind a lost hint, or no table at all.
+        found = listed(self.store, self.table)
+        for version in reversed(found.checkpoints):
+            state = read_checkpoint(self.store, self.table, version, with_files=with_files)
+            if state is not None:
+                state, is_whole = self._replay(state, with_files, damages)
+                return state if is_whole else None
+        if found.entries:
+            # Without the first entry nobody knows the columns, so there is nothing to be tolerant with.
+            raise self._incomplete(0, found.entries[0])
+        msg = f"There is no topic at {self.uri}. Create it with 'brokerless topics create'."
+        raise TopicNotFound(msg)
 
-    def _replay(self, state: TableState | None, with_files: bool) -> TableState | None:
-        for entry in self.read_from(0 if state is None else state.version + 1):
-            state = replayed(state, entry, uri=self.uri, with_files=with_files)
+    def _replay(
+        self, state: TableState | None, with_files: bool, damages: list[StoreError] | None
+    ) -> tuple[TableState | None, bool]:
+        """The state after all entries, and whether the end was seen (or what is missing was noted)."""
+        version = 0 if state is None else state.version + 1
+        while True:
+            for entry in self.read_from(version, damages=damages):
+                state = replayed(state, entry, uri=self.uri, with_files=with_files)
+                version = entry.version + 1
+            if state is None:
+                return None, True
+            if damages and isinstance(damages[-1], LogDamaged):
+                version = max(version, damages[-1].version + 1)
+            following = self._behind(version)
+            if following is None:
+                break
+            if following < 0:
+                return state, False
+            if following > version:
+                if damages is None:
+                    raise self._incomplete(version, following)
+                damages.append(self._incomplete(version, following))
+                version = following
         # Checkpoints do not say when their last entry was written, and times must not go back behind it.
-        if state is not None and not state.timestamp_ms and (last := self.read(state.version)) is not None:
-            state.timestamp_ms = last.timestamp_ms
-        return state
+        if state.digest is None and (last := self.read(state.version)) is not None:
+            state.timestamp_ms, state.digest = max(state.timestamp_ms, last.timestamp_ms), last.digest
+        return state, True
+
+    def _behind(self, version: int) -> int | None:
+        """The first entry at ``version`` or behind it, by one LIST; None if there is none, -1 if it was cleaned up."""
+        found = listed(self.store, self.table, after=self.entry_path(version - 1), most=PAGE)
+        entries = [number for number in found.entries if number >= version]
+        if found.checkpoints and found.checkpoints[-1] >= version and version not in entries:
+            return -1
+        if not entries:
+            return None
+        # A listing of a folder is not one instant: what came last may be in it, and not what came before.
+        return version if self.store.exists(self.entry_path(version)) else entries[0]
+
+    def check_end(self, version: int) -> bool:
+        """Whether the log ends before the absent entry ``version``; False if it was written (or cleaned up) meanwhile.
+
+        One LIST, and a GET if there is something.
+
+        Raises:
+            LogIncomplete: there are entries behind it.
+        """
+        following = self._behind(version)
+        if following is not None and following > version:
+            raise self._incomplete(version, following)
+        return following is None
+
+    def _incomplete(self, version: int, following: int) -> LogIncomplete:
+        return LogIncomplete(
+            f"Entry {version} of the log of {self.uri} is missing, but entry {following} is there: it is late, lost or "
+            "not yet restored. Nothing was written in its place and nothing behind it may be removed. Restore it; "
+            "'brokerless verify' shows what else is missing.",
+            version=version,
+        )
 
     def txn(self, app_id: str) -> int | None:
         """The version that the last txn of this application id recorded, as far as the log has been read."""
@@ -226,9 +399,13 @@ class DeltaLog:
         return None if version is None or version < 0 else version  # -1: forgotten, see ``create``
 
     def head(self) -> int:
-        """The last entry's version: probes from what is known, without a listing and without reading entries."""
-        low = self.checkpoint_version() if self._state is None or self._is_stale() else None
-        if low is None or (self._state and self._state.version > low):
+        """The last entry's version: probes from what is known, without reading entries, and makes sure by one LIST.
+
+        Raises:
+            LogIncomplete: there are entries behind the one that seems to be the last.
+        """
+        low = self.checkpoint_version() if self._state is None or self._is_older(self._confirmed, FRESH_S) else None
+        if low is None or self._state is None or self._state.version > low:
             low = self.state.version
         step = 1
         while self.store.exists(self.entry_path(low + step)):
@@ -237,6 +414,8 @@ class DeltaLog:
             step //= 2
             if self.store.exists(self.entry_path(low + step)):
                 low += step
+        while not self.check_end(low + 1):
+            low += 1
         return low
 
     def earliest(self) -> int:
@@ -245,23 +424,18 @@ class DeltaLog:
         The entry that creates a topic holds no messages, so on a log without clean-up this is the one after it. Other
         writers may create a table with messages.
         """
-        with self._lock:
-            self._catch_up_if_stale()
-            state = self.state
+        state = self.state
         first = state.metadata.first_version + 1
         if state.version < first or self.store.exists(self.entry_path(first)):
             foreign = PARTITIONS_KEY not in state.metadata.configuration
             created = self.read(first - 1) if foreign else None
             return first - 1 if created is not None and created.messages else first
-        # Clean-up removes a prefix, so presence goes from no to yes once.
-        low, high = first, state.version + 1
-        while low + 1 < high:
-            middle = (low + high) // 2
-            if self.store.exists(self.entry_path(middle)):
-                high = middle
-            else:
-                low = middle
-        return high
+        # Clean-up removes a prefix, so what is listed first is the oldest.
+        retained = list(listed(self.store, self.table, after=self.entry_path(first), most=PAGE).entries)
+        # But for an entry that a writer put into a freed name after a long sleep: it stands alone, and nobody reads it.
+        while len(retained) > 1 and retained[1] != retained[0] + 1 and retained[1] <= state.version:
+            del retained[0]
+        return retained[0] if retained else self.head() + 1
 
     def version_at(self, time_us: int) -> int:
         """The first retained version committed at or after an instant; head + 1 if all are older."""
@@ -280,22 +454,42 @@ class DeltaLog:
         return checkpoint_hint(self.store, self.table)
 
     def check_retained(self, version: int) -> None:
-        """Tells "not yet" from "cleaned up", for a reader that waits for an absent entry. Costs one GET, rarely two.
+        """Tells "not yet" from "cleaned up" and "lost", for a reader that waits for an absent entry.
+
+        Costs one GET; once a minute (``FRESH_S``) a LIST and a GET more.
 
         Raises:
             OffsetOutOfRange: a checkpoint covers the version, so it was there and clean-up has removed it.
+            LogIncomplete: later entries are there, or the one before and a checkpoint of a later one.
+            TopicDeleted: the table was removed, and perhaps made again.
         """
         checkpoint = self.checkpoint_version()
-        if checkpoint is None or checkpoint < version or self.store.exists(self.entry_path(version)):
+        if checkpoint is None or checkpoint < version:
+            self._check_waiting(version)
+            return
+        if self.store.exists(self.entry_path(version)):
             return
         with self._lock:
             self._reload()
-            earliest = Offset(self.earliest())
+        # Clean-up removes a prefix: if what comes before is still there, this one was lost.
+        if version > self.state.metadata.first_version and self.store.exists(self.entry_path(version - 1)):
+            raise self._incomplete(version, checkpoint)
+        earliest = Offset(self.earliest())
         msg = f"Offset {version}:0 of {self.uri} is gone: log clean-up removed it. The earliest offset is {earliest}."
         raise OffsetOutOfRange(
             msg,
             earliest=earliest,
         )
+
+    def _check_waiting(self, version: int) -> None:
+        """Looks, once a minute, for a hole where a reader waits, and whether its table is still there."""
+        if not self._is_older(self._listed, FRESH_S):
+            return
+        self._listed = self._now()
+        before = max(version - 1, self.state.metadata.first_version)
+        if self.check_end(version) and not self.store.exists(self.entry_path(before)):
+            with self._lock:
+                self._reload()
 
     # Writing
 
@@ -327,11 +521,47 @@ class DeltaLog:
             CommitUnknown: the deadline passed and nobody can say yet.
             AccessDenied, BucketNotFound: the store refused.
         """
-        return self._append(
-            adds=tuple(adds), txns=txns or {}, expect=expect or {}, deadline_s=deadline_s
-        )  # fmt: skip
+        now = self._clock.monotonic()
+        request = _Request(tuple(adds), txns or {}, expect or {}, now, now + deadline_s)
+        self._waiting.append(request)
+        try:
+            is_next = self._lock.acquire(timeout=min(deadline_s, threading.TIMEOUT_MAX))
+        except BaseException:
+            with contextlib.suppress(ValueError):  # another thread is committing it
+                self._waiting.remove(request)
+            raise
+        if not is_next:
+            with contextlib.suppress(ValueError):
+                self._waiting.remove(request)
+                msg = (
+                    f"{self.uri}: other commits of this process took the {deadline_s:.0f} s; nothing was written. "
+                    "Send fewer at a time, or use more partitions."
+                )
+                raise NotCommitted(msg)
+            self._lock.acquire()
+        try:
+            while request.outcome is None:
+                self._commit(self._next_group())
+        finally:
+            self._lock.release()
+        return request.result()
 
-    def claim(self, app_id: str) -> int:
+    def _next_group(self) -> list[_Request]:
+        """The requests that wait, as many as one entry can take, in their order; no two of them touch the same txn."""
+        group: list[_Request] = []
+        names: set[str] = set()
+        rows = size = 0
+        while self._waiting:
+            request = self._waiting[0]
+            touched = request.txns.keys() | request.expect.keys()
+            rows, size = rows + request.rows, size + request.size
+            if group and (names & touched or rows > GROUP_ROWS or size > GROUP_BYTES):
+                break
+            names |= touched
+            group.append(self._waiting.popleft())
+        return group
+
+    def claim(self, app_id: str, *, deadline_s: float = DEADLINE_S) -> int:
         """Takes over an application id: advances its epoch txn, so that an older owner meets it and stops.
 
         Returns the epoch. One commit without data.
@@ -340,11 +570,12 @@ class DeltaLog:
         while True:
             with self._lock:
                 epoch = self.refresh().txns.get(name, 0) + 1
-                try:
-                    self._append(txns={name: epoch})
-                except TxnAdvanced:
-                    continue  # another newcomer was faster; it gets fenced by the next epoch
-                return epoch
+                now = self._clock.monotonic()
+                request = _Request((), {name: epoch}, {}, now, now + deadline_s)
+                self._commit([request])
+                with contextlib.suppress(TxnAdvanced):  # another newcomer was faster; the next epoch fences it
+                    request.result()
+                    return epoch
 
     def create(self, *, schema_string: str, configuration: Mapping[str, str], exist_ok: bool = False) -> Metadata:
         """Creates the table; after a deletion the version line goes on, with a new table id.
@@ -373,12 +604,13 @@ class DeltaLog:
             # Progress belongs to messages that are gone: a producer that sent sequence 7 to the old topic must be able
             # to send it to the new one. A log cannot forget a txn, but set it back. Epochs go on: they only fence.
             forgotten = dict.fromkeys((a for a in (state.txns if state else {}) if not a.endswith(_EPOCH)), -1)
-            commit_id = self._clock.uuid()
+            commit_id = self._commit_id()
             body = build_entry(
                 commit_id=commit_id,
                 timestamp_ms=timestamp,
                 operation="CREATE TABLE",
                 engine=ENGINE,
+                table_id=wanted.id,
                 txns=forgotten,
                 metadata=wanted,
                 protocol=None if version else protocol,
@@ -387,8 +619,9 @@ class DeltaLog:
             if entry is None:
                 with self._lock:
                     txns = {**state.txns, **forgotten} if state else {}
-                    self._state = TableState(version, wanted, state.protocol if state else protocol, txns, timestamp)
-                    self._confirmed = looked
+                    protocol = state.protocol if state else protocol
+                    self._state = TableState(version, wanted, protocol, txns, timestamp, digest=digest_of(body))
+                    self._confirmed = self._looked = self._listed = looked
                 return wanted
 
     def delete(self) -> None:
@@ -400,16 +633,17 @@ class DeltaLog:
         while True:
             with self._lock:
                 self._state = None
-                metadata = self.state.metadata
+                metadata = self.state.metadata  # refuses what is deleted already
                 state = self.load(with_files=True)
                 self._state = state
                 tombstone = replace(metadata, configuration={**metadata.configuration, DELETED_KEY: "true"})
-                commit_id = self._clock.uuid()
+                commit_id = self._commit_id()
                 body = build_entry(
                     commit_id=commit_id,
                     timestamp_ms=max(self._clock.time_us() // 1000, state.timestamp_ms),
                     operation="DROP TABLE",
                     engine=ENGINE,
+                    table_id=metadata.id,
                     removes=tuple(state.files),
                     metadata=tombstone,
                 )
@@ -420,67 +654,109 @@ class DeltaLog:
                     self._state = None
                     return
 
-    def _append(
-        self,
-        *,
-        txns: Mapping[str, int],
-        adds: tuple[Add, ...] = (),
-        expect: Mapping[str, int] | None = None,
-        deadline_s: float = DEADLINE_S,
-    ) -> Commit:
-        with self._lock:
-            deadline = self._clock.monotonic() + deadline_s
-            self._catch_up_if_stale()
-            state = self.state
-            if state.metadata.configuration.get(ENGINE_KEY) == "delta":
-                msg = (
-                    f"{self.uri} is an output of the delta engine: Spark's Delta writer commits to it and could "
-                    "overwrite this commit. Write to a topic of your own."
-                )
-                raise UnsupportedTable(msg)
-            self._check_txns(txns, expect or {})
-            commit_id = self._clock.uuid()
-            conflicts = attempts = 0
-            while True:
-                version = state.version + 1
-                timestamp = max(self._clock.time_us() // 1000, state.timestamp_ms)
-                body = build_entry(
-                    commit_id=commit_id,
-                    timestamp_ms=timestamp,
-                    operation="WRITE",
-                    engine=ENGINE,
-                    adds=adds,
-                    txns=txns,
-                )
-                looked = self._now()
-                rival, tries = self._put_entry(version, body, commit_id, deadline=deadline)
-                attempts += tries
-                if rival is None:
-                    if self._is_stale() and self._is_past(version, adds, commit_id):
-                        if adds or self._is_cut_off(version):
-                            self.store.delete([self.entry_path(version)])
-                        state = self._reload()
-                        self._check_txns(txns, expect or {})
-                        continue
-                    state.version, state.timestamp_ms = version, timestamp
-                    state.txns.update(txns)
-                    self._confirmed = looked
-                    return Commit(version, timestamp, attempts, commit_id)
-                self._absorb(rival)
-                self._check_rival(rival, txns, expect or {})
-                conflicts += 1
+    def _commit(self, group: list[_Request]) -> None:
+        """Settles requests: writes the next entry for those of them that may be in it."""
+        try:
+            self._write(group)
+        except BaseException as error:
+            for request in group:
+                request.outcome = request.outcome or error
+            if not isinstance(error, Exception):
+                raise
+
+    def _write(self, group: list[_Request]) -> None:
+        deadline = min(request.deadline for request in group)
+        if self._is_older(self._looked, RECHECK_S):
+            self._check_last()
+        self._look_again()
+        state = self.state
+        if state.damage is not None:
+            raise state.damage
+        if state.metadata.configuration.get(ENGINE_KEY) == "delta":
+            msg = (
+                f"{self.uri} is an output of the delta engine: Spark's Delta writer commits to it and could "
+                "overwrite this commit. Write to a topic of your own."
+            )
+            raise UnsupportedTable(msg)
+        commit_id = self._commit_id()
+        conflicts = attempts = 0
+        group = self._unopposed(group, self._check_txns)
+        self._turns.before(deadline)
+        while group:
+            version = state.version + 1
+            timestamp = max(self._clock.time_us() // 1000, state.timestamp_ms)
+            body = build_entry(
+                commit_id=commit_id,
+                timestamp_ms=timestamp,
+                operation="WRITE",
+                engine=ENGINE,
+                table_id=state.metadata.id,
+                adds=[add for request in group for add in request.adds],
+                txns={name: moved for request in group for name, moved in request.txns.items()},
+            )
+            looked = self._now()
+            rival, tries = self._put_entry(version, body, commit_id, deadline=deadline)
+            attempts += tries
+            if rival is None:
+                if self._is_older(self._confirmed, FRESH_S) and self._is_past(version, group, commit_id):
+                    state = self._reload()
+                    group = self._unopposed(group, self._check_txns)
+                    continue
+                state.version, state.timestamp_ms, state.digest = version, timestamp, digest_of(body)
+                self._confirmed = looked
+                self._turns.committed()
+                index = 0
+                for request in group:
+                    state.txns.update(request.txns)
+                    request.outcome = Commit(version, timestamp, attempts, commit_id, index)
+                    index += request.rows
+                return
+            conflicts += 1
+            group = self._pass(rival, group)
+            self._turns.after_loss(min((r.begun for r in group), default=0.0), deadline)
+            # Others committed since we last looked: catch up with all of them before the next try.
+            for entry in self.read_from(state.version + 1):
+                group = self._pass(entry, group)
                 if self._clock.monotonic() >= deadline:
-                    msg_0 = (
-                        f"{self.uri}: {conflicts} other commits came first within {deadline_s:.0f} s; nothing was "
-                        "written. Use fewer writers per partition, or more partitions."
-                    )
-                    raise NotCommitted(msg_0)
-                # Others committed since we last looked: catch up with all of them before the next try.
-                for entry in self.read_from(state.version + 1):
-                    self._absorb(entry)
-                    self._check_rival(entry, txns, expect or {})
-                if conflicts > 1:
-                    self._clock.backoff(conflicts, base_s=0.005, cap_s=0.25)
+                    break
+            group = self._in_time(group, conflicts)
+            deadline = min((request.deadline for request in group), default=deadline)
+
+    def _commit_id(self) -> str:
+        return self._writer + self._clock.uuid()[WRITER_DIGITS:]
+
+    def _pass(self, entry: Entry, group: list[_Request]) -> list[_Request]:
+        """Moves the state past another's entry; the requests that it leaves standing."""
+        self._absorb(entry)
+        return self._unopposed(group, partial(self._check_rival, entry))
+
+    @staticmethod
+    def _unopposed(
+        group: list[_Request], check: Callable[[Mapping[str, int], Mapping[str, int]], None]
+    ) -> list[_Request]:
+        """The requests that pass the check; the others are settled by its error."""
+        left: list[_Request] = []
+        for request in group:
+            try:
+                check(request.txns, request.expect)
+            except TxnAdvanced as error:
+                request.outcome = error
+            else:
+                left.append(request)
+        return left
+
+    def _in_time(self, group: list[_Request], conflicts: int) -> list[_Request]:
+        """The requests whose time is not over; the others are settled as not committed."""
+        now = self._clock.monotonic()
+        for request in group:
+            if now >= request.deadline:
+                msg = (
+                    f"{self.uri}: {conflicts} other commits came first within "
+                    f"{request.deadline - request.begun:.0f} s, of {self._turns.rivals()} other writers; nothing was "
+                    "written. Use fewer writers per partition, or more partitions."
+                )
+                request.outcome = NotCommitted(msg)
+        return [request for request in group if request.outcome is None]
 
     def _put_entry(self, version: int, body: bytes, commit_id: str, *, deadline: float) -> tuple[Entry | None, int]:
         """Settles who owns ``version``: (None, PUTs) if it is this commit, otherwise (the other's entry, PUTs)."""
@@ -489,12 +765,14 @@ class DeltaLog:
         doubt = False  # whether a PUT is out whose answer we do not know
         while True:
             try:
-                outcome = self.store.put_if_absent(path, body)
+                begun = self._clock.monotonic()
+                outcome = self.store.put_if_absent(path, body, within_s=max(deadline - begun, _LEAST_S))
+                self._turns.put_took(self._clock.monotonic() - begun)
                 attempt += 1
                 if outcome == "created":
                     return None, attempt
                 doubt = True  # 409 and 412 too: a proxy or a retry below us may have met our own first try
-                entry = self.read(version)
+                entry = self.read(version, within_s=max(deadline - self._clock.monotonic(), _LEAST_S))
             except (StoreError, UsageError) as error:
                 # The store refused or failed (credentials expire, too) while the fate of this entry is open: that is
                 # not "failed", and the caller must not remove the file that the entry may name.
@@ -526,57 +804,97 @@ class DeltaLog:
     def _now(self) -> tuple[float, int]:
         return self._clock.monotonic(), self._clock.time_us()
 
-    def _is_stale(self) -> bool:
-        monotonic, wall_us = self._confirmed
+    def _is_older(self, moment: tuple[float, int], seconds: float) -> bool:
+        monotonic, wall_us = moment
         # Both clocks: the monotonic one stands still while a laptop sleeps, the wall clock can be set back.
-        elapsed = max(self._clock.monotonic() - monotonic, (self._clock.time_us() - wall_us) / 1e6)
-        return elapsed > FRESH_S
+        return max(self._clock.monotonic() - monotonic, (self._clock.time_us() - wall_us) / 1e6) > seconds
 
-    def _catch_up_if_stale(self) -> None:
-        """Sees the head again (invariant 4): first that the next name is free, then that it never was taken."""
-        state = self.state
-        while self._is_stale():
+    def _check_last(self) -> None:
+        """Makes sure that the last entry that is known is still there, and so this table (invariants 4 and 5)."""
+        state, looked = self.state, self._now()
+        entry = self.read(state.version)
+        if entry is None or entry.digest != state.digest:
+            self._reload()
+        self._confirmed = self._looked = looked
+
+    def _look_again(self) -> None:
+        """Makes sure, once a minute, that the log really ends where it seems to (invariants 4 and 6)."""
+        while self._is_older(self._listed, FRESH_S):
             looked = self._now()
-            entry = self.read(state.version + 1)
-            checkpoint = self.checkpoint_version()
-            if checkpoint is not None and checkpoint > state.version:
-                state = self._reload()
-            elif entry is None:
-                self._confirmed = looked
-            else:
-                for following in self.read_from(state.version + 1):
-                    self._absorb(following)
+            self._check_last()
+            version = self.state.version
+            if self.check_end(version + 1):
+                self._listed = looked
+                return
+            for entry in self.read_from(version + 1):
+                self._absorb(entry)
+            if self.state.version == version:
+                self._reload()  # cleaned up: the checkpoint knows
 
-    def _is_past(self, version: int, adds: Sequence[Add], commit_id: str) -> bool:
+    def _is_past(self, version: int, group: Sequence[_Request], commit_id: str) -> bool:
         """Whether an entry that we just wrote, after a long sleep, took a name that clean-up had freed.
 
-        Without files there is nothing to tell it by. Then the answer is yes, and the caller writes it again: txns
-        alone do no harm twice.
+        It stays there, because writers remove nothing: ``earliest`` passes over it. Without files there is nothing to
+        tell it by. Then the answer is yes, and the caller writes it again: txns alone do no harm twice.
 
         Raises:
             CommitUnknown: the store failed us before we knew.
         """
         try:
+            before = self.read(version - 1)
+            if before is not None and before.digest == self.state.digest:
+                return False
             checkpoint = self.checkpoint_version()
+            known = self.load(with_files=True)
+            if known.metadata.id != self.state.metadata.id:
+                raise self._another(known.version)
             if checkpoint is None or checkpoint < version:
                 return False  # clean-up never reached this far
-            known = self.load(with_files=True)
-        except (StoreError, UsageError) as error:
+        except (StoreError, TopicNotFound) as error:
             raise self._unknown(version, commit_id, error) from error
-        return not any(add.path in known.files or add.path in known.tombstones for add in adds)
-
-    def _is_cut_off(self, version: int) -> bool:
-        """Whether clean-up has removed the entry behind this one, and so what was in this one's place before."""
-        return (self.checkpoint_version() or 0) > version and not self.store.exists(self.entry_path(version + 1))
+        ours = [add.path for request in group for add in request.adds]
+        return not any(path in known.files or path in known.tombstones for path in ours)
 
     def _reload(self) -> TableState:
-        """Reads the state anew; the table must still be the one that this handle was opened on."""
-        before, self._state = self._state, None
-        state = self.state
-        if before and before.metadata.id != state.metadata.id:
-            msg = f"{self.uri} was deleted and created again: this one held the old topic. Open it again."
+        """Reads the state anew; the table must still be the one that this handle was opened on.
+
+        Raises:
+            TopicDeleted: it is gone, or another one has its place.
+            TopicChanged: it has other columns, or another history.
+            LogIncomplete: what this handle has seen of its log is not there any more.
+        """
+        before, looked = self.state, self._now()
+        try:
+            state = self.load(strict=False)
+        except TopicNotFound:
+            msg = f"{self.uri} was removed: this one held the old topic. Open it again."
+            raise TopicDeleted(msg) from None
+        if state.metadata.id != before.metadata.id:
+            raise self._another(state.version)
+        check_supported(state.protocol, state.metadata, table=self.uri)
+        if state.metadata.deleted:
+            msg = f"{self.uri} was deleted."
             raise TopicDeleted(msg)
+        if state.metadata.schema_string != before.metadata.schema_string:
+            raise self._other_columns(state.version)
+        if state.version < before.version:
+            raise self._incomplete(before.version, before.version)
+        if state.version == before.version and before.digest not in (None, state.digest):
+            msg = f"Entry {state.version} of the log of {self.uri} is not the one that was there before. Open it again."
+            raise TopicChanged(msg)
+        self._state = state
+        self._confirmed = self._looked = self._listed = looked
         return state
+
+    def _another(self, version: int) -> TopicDeleted:
+        return TopicDeleted(
+            f"{self.uri} was deleted and created again (entry {version}): this one held the old topic. Open it again."
+        )
+
+    def _other_columns(self, version: int) -> TopicChanged:
+        return TopicChanged(
+            f"The columns of {self.uri} were changed (entry {version}): this one holds the old ones. Open it again."
+        )
 
     def _check_txns(self, txns: Mapping[str, int], expect: Mapping[str, int]) -> None:
         known = self.state.txns
@@ -603,25 +921,19 @@ class DeltaLog:
         """Moves the state past an entry, or refuses it by name and leaves the state before it."""
         state = self.state
         metadata, protocol = entry.metadata or state.metadata, entry.protocol or state.protocol
-        if metadata.id != state.metadata.id:
-            msg = (
-                f"{self.uri} was deleted and created again (entry {entry.version}): this one held the old topic. "
-                "Open it again."
-            )
-            raise TopicDeleted(msg)
+        if metadata.id != state.metadata.id or entry.table_id not in (None, metadata.id):
+            raise self._another(entry.version)
         if metadata.deleted:
             msg = f"{self.uri} was deleted (entry {entry.version})."
             raise TopicDeleted(msg)
         check_supported(protocol, metadata, table=self.uri)
         if metadata.schema_string != state.metadata.schema_string:
-            msg = (
-                f"The schema of {self.uri} was changed (entry {entry.version}): this one holds the old schema. "
-                "Open it again."
-            )
-            raise TopicDeleted(msg)
+            raise self._other_columns(entry.version)
+        self._turns.saw(entry)
         state.version, state.metadata, state.protocol = entry.version, metadata, protocol
-        state.timestamp_ms = max(state.timestamp_ms, entry.timestamp_ms)
+        state.timestamp_ms, state.digest = max(state.timestamp_ms, entry.timestamp_ms), entry.digest
         state.txns.update(entry.txns)
+        self._looked = self._confirmed = self._now()
 
 
 def read_pool() -> ThreadPoolExecutor:

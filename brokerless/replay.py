@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from brokerless.store import Store
 
+_LOG_FILE: Final = re.compile(r"(\d{20})\.(json|checkpoint\..*)", re.ASCII)
 _PART: Final = re.compile(r"\.checkpoint\.(\d{10})\.(\d{10})\.parquet\Z")  # part o of p
 
 
@@ -33,6 +35,10 @@ class TableState:
     """Live files; filled only when asked for."""
     tombstones: dict[str, int] = field(default_factory=dict)
     """Removed files and when (epoch milliseconds), as far as the log still knows them; filled with ``files``."""
+    digest: int | None = None
+    """Of the last entry (``Entry.digest``); None if only a checkpoint tells of it."""
+    damage: StoreError | None = None
+    """Why the state may lack something: the first entry that is missing or cannot be read. Good for reading only."""
 
 
 def replayed(state: TableState | None, entry: Entry, *, uri: str, with_files: bool) -> TableState:
@@ -49,7 +55,7 @@ def replayed(state: TableState | None, entry: Entry, *, uri: str, with_files: bo
     if state is None:
         state = TableState(entry.version, metadata, protocol, {})
     state.version, state.metadata, state.protocol = entry.version, metadata, protocol
-    state.timestamp_ms = max(state.timestamp_ms, entry.timestamp_ms)
+    state.timestamp_ms, state.digest = max(state.timestamp_ms, entry.timestamp_ms), entry.digest
     state.txns.update(entry.txns)
     if with_files:
         state.files.update({add.path: add for add in entry.adds})
@@ -70,14 +76,36 @@ def checkpoint_hint(store: Store, table: str) -> int | None:
     return version if isinstance(version, int) and 0 <= version < 2**63 else None
 
 
-def checkpoints_by_listing(store: Store, table: str) -> list[int]:
-    """The versions of all checkpoints that are there, the last one first."""
-    found: set[int] = set()
-    for info in store.list(f"{table}/_delta_log"):
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The versions of entries and of checkpoints that a listing of a log shows, ascending."""
+
+    entries: tuple[int, ...]
+    checkpoints: tuple[int, ...]
+
+
+PAGE: Final = 1000
+"""What one LIST answers."""
+
+
+def listed(store: Store, table: str, *, after: str | None = None, most: int | None = None) -> Listed:
+    """What the log's folder holds behind the name ``after``, or all of it. A LIST for each thousand objects.
+
+    Args:
+        store: of the table.
+        table: its folder.
+        after: a path in the log's folder.
+        most: so many objects are enough. Object stores list by name, which is by version; a local folder comes in any
+            order, so there it is always all of them.
+    """
+    entries: set[int] = set()
+    checkpoints: set[int] = set()
+    found = store.list(f"{table}/_delta_log", after=after)
+    for info in found if most is None or store.uri.startswith("file:") else islice(found, most):
         name = info.path.rpartition("/")[2]
-        if ".checkpoint." in name and name[:20].isdigit():
-            found.add(int(name[:20]))
-    return sorted(found, reverse=True)
+        if (match := _LOG_FILE.fullmatch(name)) is not None:
+            (entries if match[2] == "json" else checkpoints).add(int(match[1]))
+    return Listed(tuple(sorted(entries)), tuple(sorted(checkpoints)))
 
 
 def read_checkpoint(store: Store, table: str, version: int, *, with_files: bool) -> TableState | None:
