@@ -6,17 +6,25 @@ Two kinds of request differ in what a lost answer means:
   (jittered exponential backoff on 429, 5xx, timeouts and broken connections, up to ``retry_timeout``).
 * ``put_if_absent`` is sent once. A repeat by the client could meet the object that its own first try wrote and report
   it as somebody else's; only ``DeltaLog``, which can look for its own commit id, may decide to send it again.
+
+How long a call takes: without ``within_s``, the client's retries go on for 30 s, and what is then under way ends by its
+own timeout. With it, the call answers or fails at about that time, whatever the store does. One request may take 10 s,
+and longer by what its body needs on the slowest link that is expected (``SLOWEST_LINK``).
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import re
+import secrets
 from collections import Counter
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeVar
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import ProxyHandler, Request, build_opener
@@ -25,17 +33,24 @@ import obstore
 from obstore import exceptions as obs
 from obstore.store import LocalStore, MemoryStore, S3Store, from_url
 
+from brokerless.clock import SYSTEM, Clock
 from brokerless.errors import AccessDenied, BucketNotFound, ConfigError, StoreError, StoreUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from obstore import GetOptions
     from obstore.auth.boto3 import Boto3CredentialProvider
     from obstore.store import ClientConfig, ObjectStore, RetryConfig, S3Config
 
     from brokerless.settings import Settings
 
 REQUEST_TIMEOUT_S: Final = 10.0
+"""How long a store may take for a request, but for the time that its body is on the way."""
+
+SLOWEST_LINK: Final = 256 * 2**10
+"""Bytes a second. Bodies are given the time that they take at this speed; over a slower link, large ones fail."""
+
 MAX_OBJECT_BYTES: Final = 2**30
 """Of an object that is read whole, into memory: far above what producers and compaction write."""
 
@@ -62,7 +77,19 @@ _ADDRESS: Final = re.compile(r"\w+://\S+")
 _PAGE: Final = 1000  # what one LIST answers
 _ONCE: Final[RetryConfig] = {"max_retries": 0, "retry_timeout": timedelta(seconds=REQUEST_TIMEOUT_S)}
 
+# A client's timeout is fixed and each has connections of its own, so there are few. As long as more than 10 s are left,
+# all requests but those with large bodies take the same one.
+_TIMEOUTS_S: Final = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 1000.0, 5000.0)
+_LATE_S: Final = 0.2
+"""A request may end so long after the deadline: 5 s less the time since the call began still means the 5 s client."""
+
+_SMALL: Final = 2**20  # bytes of a body that need no time of their own
+_STREAMED: Final = 2**20  # bytes: what a GET has of a larger object is not asked for again
+# Not of the store's making: the same request will meet them again.
+_FINAL: Final = (ValueError, TypeError, obs.InvalidPathError, obs.NotSupportedError, obs.UnknownConfigurationKeyError)
+
 Outcome = Literal["created", "exists", "unknown"]
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,22 +102,26 @@ class ObjectInfo:
 
 
 class Store(Protocol):
-    """What the log needs of a store. Tests and simulations bring their own."""
+    """What the log needs of a store. Tests and simulations bring their own.
+
+    ``within_s`` bounds the time of one call, retries included: it answers or fails by then, at most 0.3 s later. None
+    is as long as the store's client tries.
+    """
 
     uri: str
     requests: Counter[str]
     """Requests sent by this process, by kind: GET, PUT, LIST, DELETE (retries inside the client not counted)."""
 
-    def get(self, path: str) -> bytes:
+    def get(self, path: str, *, within_s: float | None = None) -> bytes:
         """The object's bytes; raises FileNotFoundError if it is absent."""
 
-    def put(self, path: str, data: bytes) -> None:
+    def put(self, path: str, data: bytes, *, within_s: float | None = None) -> None:
         """Writes the object, over an existing one if there is one."""
 
-    def put_if_absent(self, path: str, data: bytes) -> Outcome:
+    def put_if_absent(self, path: str, data: bytes, *, within_s: float | None = None) -> Outcome:
         """One conditional PUT. ``unknown`` says that it may or may not have been applied, now or later."""
 
-    def exists(self, path: str) -> bool:
+    def exists(self, path: str, *, within_s: float | None = None) -> bool:
         """Whether the object is there now."""
 
     def list(self, prefix: str, *, after: str | None = None) -> Iterator[ObjectInfo]:
@@ -104,49 +135,71 @@ class Store(Protocol):
 
 
 class ObstoreStore:
-    """``Store`` on S3, Google Cloud Storage, Azure Blob Storage, a local folder or memory, by obstore."""
+    """``Store`` on S3, Google Cloud Storage, Azure Blob Storage or memory, by obstore.
 
-    def __init__(self, uri: str, retrying: ObjectStore, once: ObjectStore) -> None:
+    Args:
+        uri: the root.
+        connect: makes a client. The first argument is the time that one request of it may take, None if only standing
+            still ends it; the second whether it sends requests again.
+        clock: time, randomness and sleeping, for retries of calls with a deadline.
+    """
+
+    def __init__(
+        self, uri: str, connect: Callable[[float | None, bool], ObjectStore], *, clock: Clock = SYSTEM
+    ) -> None:
         self.uri = uri
         self.requests: Counter[str] = Counter()
-        self._retrying = retrying
-        self._once = once
+        self._connect = connect
+        self._clock = clock
+        self._clients: dict[tuple[float | None, bool], ObjectStore] = {}
+        self._retrying = self._client(None, retrying=True)
 
-    def get(self, path: str) -> bytes:
+    def get(self, path: str, *, within_s: float | None = None) -> bytes:
         """As ``Store.get``."""
         self.requests["GET"] += 1
-        try:
-            answer = obstore.get(self._retrying, path)
-            size = answer.meta["size"]
+        had = bytearray()
+        size, tag = -1, None
+
+        def fetch(client: ObjectStore) -> bytes:
+            nonlocal size, tag
+            if len(had) == size:
+                return bytes(had)
+            options: GetOptions = {"range": {"offset": len(had)}, "if_match": tag} if had else {}
+            try:
+                answer = obstore.get(client, path, options=options)
+            except obs.PreconditionError:
+                had.clear()  # another object since: from the beginning
+                raise
+            size, tag = answer.meta["size"], answer.meta["e_tag"]
             if size > MAX_OBJECT_BYTES:
                 msg = (
                     f"{self.uri}/{path} has {size} bytes; objects of up to {MAX_OBJECT_BYTES} are read. "
                     "Its writer must write fewer rows at a time."
                 )
                 raise StoreError(msg)
-            return answer.bytes().to_bytes()
-        except StoreError:
-            raise
-        except FileNotFoundError as error:
-            if _NO_BUCKET in str(error):
-                raise self._named(error, "GET", path) from None
-            raise FileNotFoundError(path) from None
-        except Exception as error:
-            raise self._named(error, "GET", path) from error
+            if within_s is None or size <= _STREAMED:
+                return answer.bytes().to_bytes()
+            for chunk in answer.stream(min_chunk_size=_STREAMED // 4):
+                had.extend(chunk)
+            return bytes(had)
 
-    def put(self, path: str, data: bytes) -> None:
+        return self._ask("GET", path, fetch, within_s)
+
+    def put(self, path: str, data: bytes, *, within_s: float | None = None) -> None:
         """As ``Store.put``."""
         self.requests["PUT"] += 1
-        try:
-            obstore.put(self._retrying, path, data, use_multipart=len(data) > 64 * 2**20)
-        except Exception as error:
-            raise self._named(error, "PUT", path) from error
+        # In parts, each has a timeout of its own: no way to keep a deadline.
+        parts = within_s is None and len(data) > 64 * 2**20
+        self._ask(
+            "PUT", path, lambda client: obstore.put(client, path, data, use_multipart=parts), within_s, size=len(data)
+        )
 
-    def put_if_absent(self, path: str, data: bytes) -> Outcome:
+    def put_if_absent(self, path: str, data: bytes, *, within_s: float | None = None) -> Outcome:
         """As ``Store.put_if_absent``."""
         self.requests["PUT"] += 1
         try:
-            obstore.put(self._once, path, data, mode="create", use_multipart=False)
+            once = self._client(_timeout_s(len(data), within_s), retrying=False)
+            obstore.put(once, path, data, mode="create", use_multipart=False)
         except (obs.AlreadyExistsError, obs.PreconditionError):
             return "exists"
         except Exception as error:
@@ -157,15 +210,13 @@ class ObstoreStore:
             return "unknown"
         return "created"
 
-    def exists(self, path: str) -> bool:
+    def exists(self, path: str, *, within_s: float | None = None) -> bool:
         """As ``Store.exists``."""
         self.requests["GET"] += 1
         try:
-            obstore.head(self._retrying, path)
+            self._ask("HEAD", path, lambda client: obstore.head(client, path), within_s)
         except FileNotFoundError:
             return False
-        except Exception as error:
-            raise self._named(error, "HEAD", path) from error
         return True
 
     def list(self, prefix: str, *, after: str | None = None) -> Iterator[ObjectInfo]:
@@ -202,7 +253,43 @@ class ObstoreStore:
         except Exception as error:
             raise self._named(error, "DELETE", paths[0]) from error
 
-    def _named(self, error: Exception, verb: str, path: str) -> StoreError | ConfigError:
+    def _client(self, timeout_s: float | None, *, retrying: bool) -> ObjectStore:
+        key = timeout_s, retrying
+        if (client := self._clients.get(key)) is None:
+            client = self._clients.setdefault(key, self._connect(timeout_s, retrying))
+        return client
+
+    def _ask(
+        self, verb: str, path: str, send: Callable[[ObjectStore], _T], within_s: float | None, *, size: int = 0
+    ) -> _T:
+        """Sends a request that may be sent again; ``size`` is its body's."""
+        began_s = self._clock.monotonic()
+        attempt = 0
+        while True:
+            left_s = None if within_s is None else within_s - (self._clock.monotonic() - began_s)
+            try:
+                if left_s is not None:
+                    return send(self._client(_timeout_s(size, left_s), retrying=False))
+                # The size of an answer is not known before it comes: there, only standing still ends a request.
+                timeout_s = _timeout_s(size, None)
+                return send(self._client(None if timeout_s <= REQUEST_TIMEOUT_S else timeout_s, retrying=True))
+            except StoreError:
+                raise
+            except FileNotFoundError as error:
+                if _NO_BUCKET in str(error):
+                    raise self._named(error, verb, path) from None
+                raise FileNotFoundError(path) from None
+            except Exception as error:
+                named = self._named(error, verb, path, within_s)
+                if within_s is None or not isinstance(named, StoreUnavailable) or isinstance(error, _FINAL):
+                    raise named from error
+                left_s = within_s - (self._clock.monotonic() - began_s)
+                if left_s <= 0:
+                    raise named from error
+            attempt += 1
+            self._clock.backoff(attempt, base_s=0.02, cap_s=min(1.0, left_s))
+
+    def _named(self, error: Exception, verb: str, path: str, within_s: float | None = None) -> StoreError | ConfigError:
         text = str(error)
         place = f"{self.uri}/{path}"
         if _NO_BUCKET in text:
@@ -220,7 +307,105 @@ class ObstoreStore:
         said = _ADDRESS.sub("", first.replace(path, "")).lower()
         if "missingregion" in said or "credential" in said:
             return ConfigError(f"No usable credentials for {self.uri}: {first}. Set AWS_ACCESS_KEY_ID or a profile.")
-        return StoreUnavailable(f"{verb} {place} failed after retries for up to {RETRY_TIMEOUT_S:.0f} s: {first}")
+        tried_s = RETRY_TIMEOUT_S if within_s is None else within_s
+        return StoreUnavailable(f"{verb} {place} failed after retries for up to {tried_s:.3g} s: {first}")
+
+
+def _timeout_s(size: int, left_s: float | None) -> float:
+    """The timeout of one request with a body of ``size`` bytes: enough for it, and little more than what is left."""
+    enough_s = REQUEST_TIMEOUT_S if size <= _SMALL else REQUEST_TIMEOUT_S + size / SLOWEST_LINK
+    fit = next((t for t in _TIMEOUTS_S if t >= enough_s), _TIMEOUTS_S[-1])
+    if left_s is None:
+        return fit
+    return min(fit, max((t for t in _TIMEOUTS_S if t <= left_s + _LATE_S), default=_TIMEOUTS_S[0]))
+
+
+class FileStore(ObstoreStore):
+    """``Store`` in a local folder: what was written is on the disk when the call returns, also after a power cut.
+
+    The client's own writes are not synced. An object is written under another name that listings do not show
+    (``.tmp#`` and digits), synced, and then given its own; then the folder is synced. A file system does what it is
+    told, so there are no deadlines.
+    """
+
+    def __init__(self, uri: str, folder: Path, connect: Callable[[float | None, bool], ObjectStore]) -> None:
+        super().__init__(uri, connect)
+        self._folder = folder
+        self._synced: set[Path] = set()  # folders that are known to be on the disk themselves
+
+    def put(self, path: str, data: bytes, *, within_s: float | None = None) -> None:
+        """As ``Store.put``."""
+        self.requests["PUT"] += 1
+        try:
+            with self._written(path, data) as (written, target):
+                written.replace(target)
+                _sync_folder(target.parent)
+        except (OSError, ValueError) as error:
+            raise self._failed(error, path) from error
+
+    def put_if_absent(self, path: str, data: bytes, *, within_s: float | None = None) -> Outcome:
+        """As ``Store.put_if_absent``."""
+        self.requests["PUT"] += 1
+        created = False
+        try:
+            with self._written(path, data) as (written, target):
+                target.hardlink_to(written)
+                created = True
+                _sync_folder(target.parent)
+        except FileExistsError:
+            return "exists"
+        except (OSError, ValueError) as error:
+            if created:
+                return "unknown"
+            raise self._failed(error, path) from error
+        return "created"
+
+    @contextlib.contextmanager
+    def _written(self, path: str, data: bytes) -> Iterator[tuple[Path, Path]]:
+        """The bytes, synced, under a name that is removed at the end, and where they shall be."""
+        if {"", ".", ".."} & set(path.split("/")):
+            msg = f"{path!r} is no path of an object"
+            raise ValueError(msg)
+        target = self._folder / path
+        self._make(target.parent)
+        temporary = target.with_name(f".tmp#{secrets.randbits(64)}")
+        try:
+            with temporary.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            yield temporary, target
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _make(self, folder: Path) -> None:
+        if folder in self._synced and folder.is_dir():
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        # Also of a folder that was there: whoever made it may have died before it was synced.
+        for parent in (folder, *folder.parents):
+            _sync_folder(parent.parent)
+            if parent == self._folder or parent in self._synced:
+                break
+        self._synced.add(folder)
+
+    def _failed(self, error: Exception, path: str) -> StoreError:
+        if isinstance(error, PermissionError):
+            return AccessDenied(
+                f"No permission to write {self.uri}/{path} ({error.strerror}); check the folder's owner and mode."
+            )
+        return StoreUnavailable(f"PUT {self.uri}/{path} failed: {error}")
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in {errno.EINVAL, errno.ENOTSUP}:  # some file systems keep no folders of their own
+            raise
+    finally:
+        os.close(handle)
 
 
 def open_store(settings: Settings) -> ObstoreStore:
@@ -234,37 +419,48 @@ def open_store(settings: Settings) -> ObstoreStore:
 
 @lru_cache(maxsize=32)
 def _open(settings: Settings, pid: int) -> ObstoreStore:
+    provider: list[Boto3CredentialProvider | None] = []
+
+    def connect(timeout_s: float | None, retrying: bool) -> ObjectStore:
+        if not provider:
+            provider.append(_boto3_credentials(settings))
+        return _client(settings, timeout_s, _RETRY if retrying else _ONCE, provider[0])
+
+    parts = urlsplit(settings.root)
     try:
-        return ObstoreStore(settings.root, _client(settings, _RETRY), _client(settings, _ONCE))
+        if parts.scheme == "file":
+            return FileStore(settings.root, Path(parts.path), connect)
+        return ObstoreStore(settings.root, connect)
     except (obs.BaseError, OSError, ValueError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0][:300]
         msg = f"No store can be opened at {settings.root[:200]!r} ({first}); correct the root or the store's settings."
         raise ConfigError(msg) from None
 
 
-def _client(settings: Settings, retry: RetryConfig) -> ObjectStore:
+def _client(
+    settings: Settings, timeout_s: float | None, retry: RetryConfig, provider: Boto3CredentialProvider | None
+) -> ObjectStore:
     parts = urlsplit(settings.root)
     if parts.scheme == "file":
         return LocalStore(parts.path, mkdir=True)
     if parts.scheme == "memory":
         return _memory(settings.root)
     client: ClientConfig = {
-        "timeout": timedelta(seconds=REQUEST_TIMEOUT_S),
-        "connect_timeout": timedelta(seconds=3),
+        "timeout": timedelta(seconds=timeout_s or _timeout_s(MAX_OBJECT_BYTES, None)),
+        "connect_timeout": timedelta(seconds=min(3.0, timeout_s or 3.0)),
         "allow_http": bool(settings.endpoint and settings.endpoint.startswith("http://")),
     }
+    if timeout_s is None:
+        client["read_timeout"] = timedelta(seconds=REQUEST_TIMEOUT_S)
     if parts.scheme != "s3":
         return from_url(settings.root, client_options=client, retry_config=retry)
     config: S3Config = {"region": settings.region}
-    provider = None
     if settings.endpoint:
         config |= {"endpoint": settings.endpoint, "virtual_hosted_style_request": False}
     if settings.access_key and settings.secret_key:
         config |= {"access_key_id": settings.access_key, "secret_access_key": settings.secret_key}
         if settings.session_token:
             config["session_token"] = settings.session_token
-    elif not _NATIVE_CHAIN & os.environ.keys():
-        provider = _boto3_credentials()
     return S3Store(
         parts.netloc,
         prefix=parts.path.strip("/") or None,
@@ -275,12 +471,15 @@ def _client(settings: Settings, retry: RetryConfig) -> ObjectStore:
     )
 
 
-def _boto3_credentials() -> Boto3CredentialProvider | None:
-    """Where the environment names no credentials, those that the AWS command line would take (files, SSO, a role).
+def _boto3_credentials(settings: Settings) -> Boto3CredentialProvider | None:
+    """Where nothing names credentials, those that the AWS command line would take (files, SSO, a role).
 
     Glue's workers get theirs in a way that only AWS's own libraries promise to know. Without boto3, or if it finds
     none, the object store's own chain is left, which asks the machine.
     """
+    keys = settings.access_key and settings.secret_key
+    if not settings.root.startswith("s3:") or keys or _NATIVE_CHAIN & os.environ.keys():
+        return None
     try:
         from botocore.exceptions import BotoCoreError
         from obstore.auth.boto3 import Boto3CredentialProvider

@@ -590,7 +590,7 @@ class _Fetched:
     uri: str
     parts: Mapping[str, bytes]
 
-    def get(self, path: str) -> bytes:
+    def get(self, path: str, *, within_s: float | None = None) -> bytes:
         try:
             return self.parts[path]
         except KeyError:

@@ -120,7 +120,7 @@ class RefusingStore(FakeStore):
 
     error: type[BrokerlessError]
 
-    def put(self, path: str, data: bytes) -> None:
+    def put(self, path: str, data: bytes, *, within_s: float | None = None) -> None:
         if path in self.objects:
             msg = "no more"
             raise self.error(msg)

@@ -213,8 +213,8 @@ def _break(safeguard: str) -> None:
     if safeguard == "outcome":
         honest = ObstoreStore.put_if_absent
 
-        def hopeful(self: ObstoreStore, path: str, data: bytes) -> Outcome:
-            outcome = honest(self, path, data)
+        def hopeful(self: ObstoreStore, path: str, data: bytes, *, within_s: float | None = None) -> Outcome:
+            outcome = honest(self, path, data, within_s=within_s)
             return "created" if outcome == "unknown" else outcome
 
         ObstoreStore.put_if_absent = hopeful  # type: ignore[method-assign]

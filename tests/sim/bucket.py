@@ -147,7 +147,7 @@ class Connection:
         self._bucket = bucket
         self._process = process
 
-    def get(self, path: str) -> bytes:
+    def get(self, path: str, *, within_s: float | None = None) -> bytes:
         """As ``Store.get``."""
         table, _, name = path.partition("/_delta_log/")
 
@@ -164,7 +164,7 @@ class Connection:
             raise FileNotFoundError(path)
         return found
 
-    def exists(self, path: str) -> bool:
+    def exists(self, path: str, *, within_s: float | None = None) -> bool:
         """As ``Store.exists``."""
         return self._retried("HEAD", path, lambda: path in self._bucket.objects)
 
@@ -183,7 +183,7 @@ class Connection:
         """As ``Store.folders``."""
         return self._retried("LIST", "", lambda: sorted({p.split("/")[0] for p in self._bucket.names if "/" in p}))
 
-    def put(self, path: str, data: bytes) -> None:
+    def put(self, path: str, data: bytes, *, within_s: float | None = None) -> None:
         """As ``Store.put``."""
         self._retried("PUT", path, lambda: self._bucket.write(path, data, self._process), changes=True)
 
@@ -193,7 +193,7 @@ class Connection:
             "DELETE", paths[0], lambda: self._bucket.delete(paths, self._process), changes=True, more=len(paths) - 1
         )
 
-    def put_if_absent(self, path: str, data: bytes) -> Outcome:
+    def put_if_absent(self, path: str, data: bytes, *, within_s: float | None = None) -> Outcome:
         """As ``Store.put_if_absent``: sent once."""
         self.requests["PUT"] += 1
         world, process = self._bucket.world, self._process

@@ -450,7 +450,7 @@ class _OneObject:
         self._written = written
         self.list: Callable[..., list[object]] = lambda *_, **__: []
 
-    def get(self, path: str) -> bytes:
+    def get(self, path: str, *, within_s: float | None = None) -> bytes:
         if path != self._written.path:
             raise FileNotFoundError(path)
         return self._written.data

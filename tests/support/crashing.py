@@ -29,13 +29,13 @@ class CrashingStore(ObstoreStore):
 
     armed: Point = "never"
 
-    def put(self, path: str, data: bytes) -> None:
+    def put(self, path: str, data: bytes, *, within_s: float | None = None) -> None:
         self.pass_point("before upload")
-        super().put(path, data)
+        super().put(path, data, within_s=within_s)
         self.pass_point("after upload")
 
-    def put_if_absent(self, path: str, data: bytes) -> Outcome:
-        outcome = super().put_if_absent(path, data)
+    def put_if_absent(self, path: str, data: bytes, *, within_s: float | None = None) -> Outcome:
+        outcome = super().put_if_absent(path, data, within_s=within_s)
         self.pass_point("after commit")
         return outcome
 
@@ -47,7 +47,7 @@ class CrashingStore(ObstoreStore):
 def main(point: Point) -> None:
     settings = Settings.load(dotenv=None)
     plain = open_store(settings)
-    store = CrashingStore(plain.uri, plain._retrying, plain._once)
+    store = CrashingStore(plain.uri, plain._connect)
     producer = Producer("t", store=store, producer_id="p")
     last = producer.last_sequence()
     for n in range(0 if last is None else last + 1, LAST + 1):

@@ -66,7 +66,7 @@ class FakeStore:
         self.late: list[tuple[str, bytes]] = []  # PUTs that were not applied yet, but may be
         self._lock = threading.Lock()
 
-    def get(self, path: str) -> bytes:
+    def get(self, path: str, *, within_s: float | None = None) -> bytes:
         self.requests["GET"] += 1
         if self.on_get is not None:
             self.on_get(path)
@@ -75,11 +75,11 @@ class FakeStore:
         except KeyError:
             raise FileNotFoundError(path) from None
 
-    def put(self, path: str, data: bytes) -> None:
+    def put(self, path: str, data: bytes, *, within_s: float | None = None) -> None:
         self.requests["PUT"] += 1
         self._write(path, data)
 
-    def put_if_absent(self, path: str, data: bytes) -> Outcome:
+    def put_if_absent(self, path: str, data: bytes, *, within_s: float | None = None) -> Outcome:
         self.requests["PUT"] += 1
         script = self.puts.pop(0) if self.puts else None
         if script is None:
@@ -106,7 +106,7 @@ class FakeStore:
         self.late.clear()
         return landed
 
-    def exists(self, path: str) -> bool:
+    def exists(self, path: str, *, within_s: float | None = None) -> bool:
         self.requests["GET"] += 1
         return path in self.objects
 

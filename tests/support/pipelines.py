@@ -49,11 +49,11 @@ class CrashingStore:
         self.dead = False
         self.uri, self.requests = store.uri, store.requests
 
-    def put(self, path: str, data: bytes) -> None:
-        self._around(path, lambda: self._store.put(path, data))
+    def put(self, path: str, data: bytes, *, within_s: float | None = None) -> None:
+        self._around(path, lambda: self._store.put(path, data, within_s=within_s))
 
-    def put_if_absent(self, path: str, data: bytes) -> Outcome:
-        outcome: Outcome = self._around(path, lambda: self._store.put_if_absent(path, data))
+    def put_if_absent(self, path: str, data: bytes, *, within_s: float | None = None) -> Outcome:
+        outcome: Outcome = self._around(path, lambda: self._store.put_if_absent(path, data, within_s=within_s))
         return outcome
 
     def __getattr__(self, name: str) -> Any:

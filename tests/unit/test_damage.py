@@ -23,7 +23,7 @@ class Damaged(FakeStore):
         super().__init__(FakeClock())
         self.damaged, self.times = data, times
 
-    def get(self, path: str) -> bytes:
+    def get(self, path: str, *, within_s: float | None = None) -> bytes:
         self.times -= 1
         return self.damaged if self.times >= 0 else super().get(path)
 

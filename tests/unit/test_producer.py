@@ -77,7 +77,7 @@ class Gate(FakeStore):
         self.open.set()
         self.waiting = threading.Semaphore(0)
 
-    def put_if_absent(self, path: str, data: bytes) -> Any:
+    def put_if_absent(self, path: str, data: bytes, *, within_s: float | None = None) -> Any:
         self.waiting.release()
         assert self.open.wait(WAIT_S)
         return super().put_if_absent(path, data)
