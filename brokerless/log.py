@@ -424,7 +424,10 @@ class DeltaLog:
         The entry that creates a topic holds no messages, so on a log without clean-up this is the one after it. Other
         writers may create a table with messages.
         """
-        state = self.state
+        with self._lock:
+            state = self.state
+            if self._is_older(self._confirmed, FRESH_S):
+                state = self._reload()
         first = state.metadata.first_version + 1
         if state.version < first or self.store.exists(self.entry_path(first)):
             foreign = PARTITIONS_KEY not in state.metadata.configuration
@@ -846,12 +849,12 @@ class DeltaLog:
                 return False
             checkpoint = self.checkpoint_version()
             known = self.load(with_files=True)
-            if known.metadata.id != self.state.metadata.id:
-                raise self._another(known.version)
-            if checkpoint is None or checkpoint < version:
-                return False  # clean-up never reached this far
-        except (StoreError, TopicNotFound) as error:
+        except (StoreError, UsageError) as error:
             raise self._unknown(version, commit_id, error) from error
+        if known.metadata.id != self.state.metadata.id:
+            raise self._another(known.version)
+        if checkpoint is None or checkpoint < version:
+            return False  # clean-up never reached this far
         ours = [add.path for request in group for add in request.adds]
         return not any(path in known.files or path in known.tombstones for path in ours)
 

@@ -55,7 +55,7 @@ def test_no_topic_is_opened_half_as_it_was_and_half_as_it_was_created_again(
     create(store, partitions=2)
     get, begun = store.get, []
 
-    def recreated_in_between(path: str) -> bytes:
+    def recreated_in_between(path: str, **_: object) -> bytes:
         if path.startswith("t.1/") and not begun:
             begun.append(path)
             delete_topic(store, "t", clock=store.clock)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -15,16 +18,19 @@ from brokerless.errors import (
     AccessDenied,
     CommitUnknown,
     ConfigError,
+    LogDamaged,
+    LogIncomplete,
     NotCommitted,
     OffsetOutOfRange,
     StoreError,
     StoreUnavailable,
+    TopicChanged,
     TopicDeleted,
     TopicExists,
     TopicNotFound,
     UnsupportedTable,
 )
-from brokerless.log import DeltaLog, TxnAdvanced, epoch_of
+from brokerless.log import Commit, DeltaLog, TxnAdvanced, _Request, epoch_of
 from brokerless.offsets import Offset
 from brokerless.topics import Schema
 from tests.support.checkpoints import clean_up, write_checkpoint
@@ -40,13 +46,17 @@ def store(clock: FakeClock) -> FakeStore:
 
 @pytest.fixture
 def log(store: FakeStore, clock: FakeClock) -> DeltaLog:
-    log = DeltaLog(store, "t", clock=clock)
-    log.create(schema_string=SCHEMA, configuration={})
-    return log
+    return create(store, "t", clock=clock)
 
 
 def add(name: str, rows: int = 1) -> Add:
     return Add(name, 10, rows, 1)
+
+
+def create(store: FakeStore, table: str, *, clock: FakeClock) -> DeltaLog:
+    log = DeltaLog(store, table, clock=clock)
+    log.create(schema_string=SCHEMA, configuration={})
+    return log
 
 
 def again(log: DeltaLog) -> DeltaLog:
@@ -341,9 +351,8 @@ def test_a_store_that_fails_a_writer_behind_its_commit_leaves_it_unknown(
     log.append([add("f1")])
 
     def fail(path: str) -> None:
-        if path.endswith("_last_checkpoint"):
-            store.on_get = None
-            raise ConfigError("no credentials")
+        store.on_get = None
+        raise ConfigError("no credentials")
 
     def sleep() -> None:
         clock.advance(61)
@@ -372,28 +381,28 @@ def asleep_at_its_put(log: DeltaLog, clock: FakeClock, store: FakeStore) -> Delt
     return sleeper
 
 
-def test_a_writer_that_slept_between_looking_and_writing_takes_it_back(
+def test_a_writer_that_slept_between_looking_and_writing_writes_once_more(
     log: DeltaLog, clock: FakeClock, store: FakeStore
 ) -> None:
     sleeper = asleep_at_its_put(log, clock, store)
     assert sleeper.append([add("mine")], {"p": 1}).version == 8
-    assert not store.exists(log.entry_path(2))
+    assert store.requests["DELETE"] == 1, "clean-up alone removes"
     assert "mine" in again(log).load(with_files=True).files
     assert again(log).txn("p") == 1
 
 
-def test_a_claim_that_slept_between_looking_and_writing_is_taken_back(
+def test_what_a_sleeper_put_into_a_freed_name_is_not_the_earliest_entry(
     log: DeltaLog, clock: FakeClock, store: FakeStore
 ) -> None:
-    # Left behind, it would pass for the earliest entry, and readers would be sent back to it for a whole retention.
+    # Readers would be sent back to it for a whole retention.
     sleeper = asleep_at_its_put(log, clock, store)
     assert sleeper.claim("p") == 1
-    assert not store.exists(log.entry_path(2))
+    assert store.exists(log.entry_path(2))
     assert store.exists(log.entry_path(8))
     assert again(log).earliest() == 7
 
 
-def test_a_claim_that_others_followed_is_never_taken_back(log: DeltaLog, clock: FakeClock, store: FakeStore) -> None:
+def test_a_claim_that_others_followed_is_not_written_again(log: DeltaLog, clock: FakeClock, store: FakeStore) -> None:
     def meanwhile(path: str) -> None:
         if not store.exists(path) or path != log.entry_path(1):
             return
@@ -407,10 +416,10 @@ def test_a_claim_that_others_followed_is_never_taken_back(log: DeltaLog, clock: 
     store.on_get = meanwhile
     log.claim("p")
     assert again(log).checkpoint_version() == 2
-    assert [log.read(version).txns for version in range(1, 4)] == [{"p/epoch": 1}, {}, {"p/epoch": 2}]  # type: ignore[union-attr]
+    assert [entry.txns for entry in log.read_from(1)] == [{"p/epoch": 1}, {}]
 
 
-def test_a_commit_that_a_checkpoint_already_holds_is_never_taken_back(
+def test_a_commit_that_a_checkpoint_already_holds_is_not_written_again(
     log: DeltaLog, clock: FakeClock, store: FakeStore
 ) -> None:
     # The PUT lands, its answer is lost, and before we look again others commit and a checkpoint covers us all.
@@ -429,15 +438,174 @@ def test_a_commit_that_a_checkpoint_already_holds_is_never_taken_back(
 
 
 def test_an_idle_writer_looks_again_before_it_writes(log: DeltaLog, clock: FakeClock, store: FakeStore) -> None:
+    def requests_of_a_commit_after(seconds: float) -> dict[str, int]:
+        clock.advance(seconds)
+        store.requests.clear()
+        log.append([add(clock.uuid())])
+        return store.requests
+
     log.append([add("f")])
-    store.requests.clear()
-    clock.advance(59)
-    log.append([add("g")])
-    assert store.requests == {"PUT": 1}
+    assert requests_of_a_commit_after(0.9) == {"PUT": 1}
+    assert requests_of_a_commit_after(0.9) == {"PUT": 1, "GET": 1}, "is the last entry still there?"
+    assert requests_of_a_commit_after(61) == {"PUT": 1, "GET": 2, "LIST": 1}, "and is it the last?"
+
+
+# Holes, damage, and tables made again by hand
+
+
+def filled(log: DeltaLog, last: int) -> None:
+    for n in range(1, last + 1):
+        log.append([add(f"f{n}")])
+
+
+def hole(log: DeltaLog, store: FakeStore, version: int) -> bytes:
+    return store.objects.pop(log.entry_path(version))
+
+
+def test_nothing_is_written_into_a_hole_and_all_goes_on_when_the_entry_is_back(log: DeltaLog, store: FakeStore) -> None:
+    filled(log, 6)
+    lost = hole(log, store, 4)
+    writer = again(log)
+    with pytest.raises(LogIncomplete, match=r"Entry 4 of the log .* is missing, but entry 5 is there") as raised:
+        writer.append([add("mine")])
+    assert raised.value.version == 4
+    assert not store.exists(log.entry_path(4))
+    store.objects[log.entry_path(4)] = lost
+    assert again(log).append([add("mine")]).version == 7
+
+
+def test_a_writer_that_knew_the_log_before_the_hole_finds_it_within_a_minute(
+    log: DeltaLog, store: FakeStore, clock: FakeClock
+) -> None:
+    writer = again(log)
+    writer.append([add("f1")])
+    log.refresh()
+    filled(log, 4)
+    hole(log, store, 3)
     clock.advance(61)
+    with pytest.raises(LogIncomplete):
+        writer.append([add("mine")])
+    with pytest.raises(LogIncomplete):
+        writer.head()
+
+
+def test_the_end_is_not_where_an_entry_is_missing(log: DeltaLog, store: FakeStore, clock: FakeClock) -> None:
+    reader = again(log)
+    assert reader.head() == 0
+    filled(log, 4)
+    hole(log, store, 2)
+    for question in (again(log).load, lambda: reader.check_end(2)):
+        with pytest.raises(LogIncomplete):
+            question()
+    clock.advance(61)
+    with pytest.raises(LogIncomplete):
+        reader.check_retained(2)
+    assert again(log).state.version == 4, "a reader may begin behind it"
+
+
+def test_a_hole_that_a_checkpoint_covers_is_not_taken_for_clean_up(log: DeltaLog, store: FakeStore) -> None:
+    filled(log, 6)
+    write_checkpoint(log)
+    hole(log, store, 3)
+    reader = again(log)
+    with pytest.raises(LogIncomplete):
+        reader.check_retained(3)
+
+
+def test_nothing_is_created_over_what_is_left_of_a_log(log: DeltaLog, store: FakeStore) -> None:
+    filled(log, 2)
+    hole(log, store, 0)
+    with pytest.raises(LogIncomplete):
+        create(store, "t", clock=log._clock)
+
+
+def test_a_damaged_entry_keeps_no_reader_from_opening_and_stops_writers(log: DeltaLog, store: FakeStore) -> None:
+    filled(log, 4)
+    store.objects[log.entry_path(2)] = b""
+    reader = again(log)
+    assert reader.state.version == 4
+    with pytest.raises(LogDamaged, match="Entry 2") as raised:
+        reader.append([add("mine")])
+    assert raised.value.version == 2
+    with pytest.raises(LogDamaged):
+        again(log).load()
+
+
+@pytest.mark.parametrize("entries", [2, 5, 8])
+def test_a_table_made_again_by_hand_is_not_the_one_that_was_opened(
+    log: DeltaLog, store: FakeStore, clock: FakeClock, entries: int
+) -> None:
+    filled(log, 4)
+    reader = again(log)
+    assert reader.state.version == 4
+    store.objects.clear()
+    filled(create(store, "t", clock=clock), entries)
+    for question in (reader.confirm, log.confirm):
+        with pytest.raises(TopicDeleted, match="deleted and created again"):
+            question()
+    clock.advance(2)
+    with pytest.raises(TopicDeleted):
+        log.append([add("mine")])
+    assert again(log).load(with_files=True).files.keys() == {f"f{n}" for n in range(1, entries + 1)}
+
+
+def test_a_handle_of_a_removed_table_stays_closed(log: DeltaLog, store: FakeStore, clock: FakeClock) -> None:
+    filled(log, 2)
+    store.objects.clear()
+    clock.advance(61)
+    with pytest.raises(TopicDeleted, match="was removed"):
+        log.append([add("mine")])
+    create(store, "t", clock=clock)
+    with pytest.raises(TopicDeleted, match="created again"):
+        log.append([add("mine")])
+
+
+def test_confirming_costs_two_gets(log: DeltaLog, store: FakeStore) -> None:
+    filled(log, 2)
     store.requests.clear()
-    log.append([add("h")])
-    assert store.requests == {"PUT": 1, "GET": 2}
+    assert log.confirm().version == 2
+    assert store.requests == {"GET": 2}
+
+
+def test_threads_that_append_at_once_share_entries(log: DeltaLog, store: FakeStore) -> None:
+    begun = threading.Event()
+
+    def until_the_others_wait() -> None:
+        begun.set()
+        deadline = time.monotonic() + 30
+        while len(log._waiting) < 8 and time.monotonic() < deadline:
+            time.sleep(0.001)
+
+    store.puts = [Put("created", before=until_the_others_wait)]
+
+    def send(n: int) -> Commit:
+        if n:
+            begun.wait(timeout=30)
+        return log.append([add(f"f{n}", rows=10)], {f"p{n}": n})
+
+    with ThreadPoolExecutor(9) as pool:
+        commits = list(pool.map(send, range(9)))
+    assert commits[0].version == 1
+    shared = [commit for commit in commits if commit.version == 2]
+    assert len(shared) == 8
+    entry = log.read(2)
+    assert entry is not None
+    assert [add.path for add in entry.adds] == [
+        f"f{commits.index(c)}" for c in sorted(shared, key=lambda c: c.first_index)
+    ]
+    assert {commit.first_index for commit in shared} == set(range(0, 10 * len(shared), 10))
+    assert again(log).load().txns == {f"p{n}": n for n in range(9)}
+
+
+def test_one_request_that_is_refused_does_not_stop_the_others(log: DeltaLog) -> None:
+    log.append([add("f")], {"p": 5})
+    late, good = (
+        _Request((add(name),), txns, {}, 0.0, 1e12) for name, txns in (("late", {"p": 5}), ("good", {"q": 1}))
+    )
+    log._commit([late, good])
+    assert isinstance(late.outcome, TxnAdvanced)
+    assert isinstance(good.outcome, Commit)
+    assert paths(log) == ["f", "good"]
 
 
 def test_clean_up_while_loading_is_noticed(log: DeltaLog, store: FakeStore) -> None:
@@ -460,7 +628,7 @@ def test_clean_up_while_loading_is_noticed(log: DeltaLog, store: FakeStore) -> N
 # Reading
 
 
-def test_head_needs_no_listing_and_few_requests(log: DeltaLog, store: FakeStore) -> None:
+def test_head_needs_one_listing_and_few_requests(log: DeltaLog, store: FakeStore) -> None:
     reader = again(log)
     assert reader.head() == 0
     for n in range(1, 41):
@@ -470,7 +638,7 @@ def test_head_needs_no_listing_and_few_requests(log: DeltaLog, store: FakeStore)
     store.requests.clear()
     assert reader.head() == 40
     assert store.requests["GET"] <= 14
-    assert not store.requests["LIST"]
+    assert store.requests["LIST"] == 1
 
 
 def test_head_of_a_handle_that_clean_up_has_overtaken(log: DeltaLog, clock: FakeClock) -> None:
@@ -593,7 +761,7 @@ def test_a_commit_between_delete_and_its_tombstone_is_removed_too(log: DeltaLog,
 @pytest.mark.parametrize(
     ("key", "value", "error"),
     [
-        ("schemaString", Schema.parse("n long, extra string").to_delta(), TopicDeleted),
+        ("schemaString", Schema.parse("n long, extra string").to_delta(), TopicChanged),
         ("configuration", {"delta.columnMapping.mode": "name"}, UnsupportedTable),
         ("partitionColumns", ["n"], UnsupportedTable),
     ],
