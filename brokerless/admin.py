@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from brokerless.clock import SYSTEM, Clock
@@ -29,6 +29,7 @@ class Topic:
 
     Attributes:
         heads: the last version of each partition's log.
+        logs: the partitions' logs, as they were opened for this.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Topic:
     partitions: int
     uri: str
     heads: tuple[int, ...]
+    logs: tuple[DeltaLog, ...] = field(default=(), compare=False, repr=False)
 
 
 def create_topic(
@@ -97,7 +99,6 @@ def describe_topic(store: Store, topic: str, *, clock: Clock = SYSTEM) -> Topic:
         TopicNotFound: there is none, or only the tombstone of one.
     """
     check_name(topic)
-    heads: list[int] = []
     log = DeltaLog(store, topic, clock=clock)
     try:
         metadata = log.state.metadata
@@ -108,10 +109,9 @@ def describe_topic(store: Store, topic: str, *, clock: Clock = SYSTEM) -> Topic:
         )
         raise TopicNotFound(msg) from None
     partitions = _partitions(log)
-    heads.append(log.state.version)
+    logs = [log, *(DeltaLog(store, partition_table(topic, number), clock=clock) for number in range(1, partitions))]
     try:
-        for number in range(1, partitions):
-            heads.append(DeltaLog(store, partition_table(topic, number), clock=clock).state.version)
+        heads = tuple(each.state.version for each in logs)
     except TopicDeleted:
         raise TopicNotFound(_half_deleted(topic)) from None
     if partitions > 1:
@@ -121,7 +121,7 @@ def describe_topic(store: Store, topic: str, *, clock: Clock = SYSTEM) -> Topic:
             log.refresh()
         except TopicDeleted:
             return describe_topic(store, topic, clock=clock)
-    return Topic(topic, Schema.from_delta(metadata.schema_string), partitions, log.uri, tuple(heads))
+    return Topic(topic, Schema.from_delta(metadata.schema_string), partitions, log.uri, heads, tuple(logs))
 
 
 def list_topics(store: Store, *, clock: Clock = SYSTEM) -> list[Topic]:

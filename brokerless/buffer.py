@@ -75,6 +75,7 @@ class Buffer:
         self._held = 0  # bytes waiting or being committed
         self._waiting_rows = self._waiting_bytes = 0
         self._taken_in = self._settled = 0  # calls, ever; they are settled in their order
+        self._unsettled: deque[Call] = deque()
         self._flushing = 0
         self.closed = False
         self._change = threading.Condition()
@@ -102,6 +103,7 @@ class Buffer:
                 )
                 raise BufferFull(msg)
             self._calls.append(call)
+            self._unsettled.append(call)
             self._held += call.nbytes
             self._waiting_rows += call.table.num_rows
             self._waiting_bytes += call.nbytes
@@ -139,6 +141,8 @@ class Buffer:
         with self._change:
             self._held -= sum(call.nbytes for call in calls)
             self._settled += len(calls)
+            for _ in calls:
+                self._unsettled.popleft()
             self._change.notify_all()
 
     def flush(self, timeout_s: float | None) -> bool:
@@ -152,6 +156,11 @@ class Buffer:
                 return self._change.wait_for(lambda: self._settled >= until, wait_s)
             finally:
                 self._flushing -= 1
+
+    def unsettled(self) -> list[Call]:
+        """The calls that are in and have neither result nor error yet."""
+        with self._change:
+            return list(self._unsettled)
 
     def close(self) -> None:
         """Takes nothing more in; what is in can still be taken."""

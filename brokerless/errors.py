@@ -136,7 +136,7 @@ class LogIncomplete(StoreError):
 
 
 class LogDamaged(StoreError):
-    """An entry is there and cannot be read: empty, cut, or not written by a Delta writer. ``version`` is the entry's."""
+    """An entry is there and cannot be read: empty, cut, or of no Delta writer. ``version`` is the entry's."""
 
     def __init__(self, message: str, *, version: int) -> None:
         super().__init__(message)

@@ -37,7 +37,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
+from weakref import WeakValueDictionary
 
 from brokerless.clock import SYSTEM, Clock
 from brokerless.entries import (
@@ -75,7 +76,7 @@ from brokerless.turns import Turns
 from brokerless.version import ENGINE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from brokerless.store import Store
 
@@ -96,6 +97,8 @@ GROUP_BYTES: Final = 64 * 2**20
 
 _EPOCH: Final = "/epoch"
 _LEAST_S: Final = 0.25  # a request in doubt gets one look even when the time is over
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 _WINDOW: Final = 16  # entries read at once when catching up; more would only queue in the connection pool
 
 
@@ -179,6 +182,7 @@ class DeltaLog:
         self._writer = f"{clock.rng.getrandbits(4 * WRITER_DIGITS):0{WRITER_DIGITS}x}"
         self._turns = Turns(self._writer, clock)
         self._waiting: deque[_Request] = deque()
+        self._is_outdated = False
         # When the head was last known, when the last entry was last seen, and when the end was last listed; each on
         # both clocks.
         self._confirmed = self._looked = self._listed = (float("-inf"), 0)
@@ -226,7 +230,7 @@ class DeltaLog:
         # Two single reads first: whoever keeps up meets the head at once, and absent entries cost requests too.
         for window in chain((1, 1, 2, 4, 8), repeat(_WINDOW)):
             versions = range(version, version + window)
-            for entry in map(read, versions) if window == 1 else read_pool().map(read, versions):
+            for entry in map(read, versions) if window == 1 else side_by_side(read, versions):
                 if entry is None:
                     return
                 if isinstance(entry, Entry):
@@ -889,12 +893,19 @@ class DeltaLog:
         self._confirmed = self._looked = self._listed = looked
         return state
 
+    @property
+    def outdated(self) -> bool:
+        """Whether this handle has met an error that only opening the table again can mend."""
+        return self._is_outdated or (self._state is not None and self._state.damage is not None)
+
     def _another(self, version: int) -> TopicDeleted:
+        self._is_outdated = True
         return TopicDeleted(
             f"{self.uri} was deleted and created again (entry {version}): this one held the old topic. Open it again."
         )
 
     def _other_columns(self, version: int) -> TopicChanged:
+        self._is_outdated = True
         return TopicChanged(
             f"The columns of {self.uri} were changed (entry {version}): this one holds the old ones. Open it again."
         )
@@ -939,6 +950,14 @@ class DeltaLog:
         self._looked = self._confirmed = self._now()
 
 
+def side_by_side(function: Callable[[_T], _R], items: Iterable[_T]) -> Iterator[_R]:
+    """As ``map``, with the pool's threads; without them while the interpreter ends, when no thread takes anything."""
+    try:
+        return read_pool().map(function, items)
+    except RuntimeError:
+        return map(function, items)
+
+
 def read_pool() -> ThreadPoolExecutor:
     """Threads that wait for GETs; one pool a process. Tasks in it must not wait for other tasks in it."""
     return _pool(os.getpid())  # keyed by pid: threads do not survive a fork
@@ -947,6 +966,21 @@ def read_pool() -> ThreadPoolExecutor:
 @lru_cache(maxsize=1)
 def _pool(pid: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_WINDOW, thread_name_prefix="brokerless-read")
+
+
+def shared(log: DeltaLog) -> DeltaLog:
+    """The handle that this process has on the very same table, or this one: threads of one handle share entries."""
+    state = log.state
+    key = os.getpid(), id(log.store), id(log._clock), log.table, state.metadata.id, state.metadata.schema_string
+    with _shared_lock:
+        known = _shared.get(key)
+        if known is None or known.outdated:
+            _shared[key] = known = log
+        return known
+
+
+_shared: Final[WeakValueDictionary[tuple[int, int, int, str, str, str], DeltaLog]] = WeakValueDictionary()
+_shared_lock: Final = threading.Lock()
 
 
 def epoch_of(app_id: str) -> str:

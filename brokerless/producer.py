@@ -13,12 +13,15 @@ partition, so that the old one is fenced; and ``send(rows, sequence=n)`` writes 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import re
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Final
+from weakref import WeakSet
 
 from arro3.core import Array, DataType, RecordBatch, Table
 
@@ -26,14 +29,22 @@ from brokerless import records
 from brokerless.admin import describe_topic
 from brokerless.buffer import Buffer, Call
 from brokerless.clock import SYSTEM, Clock
-from brokerless.errors import BrokerlessError, ConfigError, ProducerFenced, SchemaError, TopicDeleted, UsageError
+from brokerless.errors import (
+    BrokerlessError,
+    ConfigError,
+    MessageError,
+    NotCommitted,
+    ProducerFenced,
+    SchemaError,
+    StoreError,
+    UsageError,
+)
 from brokerless.forks import is_copy, refuse_copy
-from brokerless.log import DEADLINE_S, DeltaLog, TxnAdvanced, epoch_of
+from brokerless.log import DEADLINE_S, TxnAdvanced, epoch_of, shared
 from brokerless.offsets import Ack
 from brokerless.partitioner import partition_of
 from brokerless.settings import Settings
 from brokerless.store import open_store
-from brokerless.topics import partition_table
 from brokerless.upload import commit_table
 
 if TYPE_CHECKING:
@@ -41,6 +52,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from types import TracebackType
 
+    from brokerless.log import DeltaLog
     from brokerless.records import Messages
     from brokerless.store import Store
 
@@ -65,12 +77,14 @@ class Producer:
         settings: where; read from the environment by default.
         producer_id: a name that outlives this process; enables exact restarts and fencing (see the module). Not of the
             form ``name:topic:partition``, which is for pipelines.
+        namespace: for gateways that pass on ids from outside: the id is ``<namespace>/<producer_id>`` then, and no
+            producer without that namespace can have it.
         key: the column whose value decides the partition. Without it whole commits go to the partitions in turn, or
         partition: all to this one, which keeps their order.
         linger_s: how long ``enqueue`` waits for company before a commit.
         batch_rows, batch_bytes: ``enqueue`` commits when this much waits, whatever the time.
         buffer_bytes: how much may wait, in bytes of Arrow memory; beyond it ``enqueue`` blocks.
-        delivery_timeout_s: how long one commit is tried.
+        delivery_timeout_s: how long one commit is tried, from the call of ``send`` or the end of the linger on.
         store: instead of the one that the settings name.
         clock: time, randomness and sleeping.
 
@@ -84,6 +98,7 @@ class Producer:
         *,
         settings: Settings | None = None,
         producer_id: str | None = None,
+        namespace: str | None = None,
         key: str | None = None,
         partition: int | None = None,
         linger_s: float = 0.1,
@@ -109,6 +124,8 @@ class Producer:
                 "progress: its sequences would move one past messages that it never read. Choose another id."
             )
             raise ConfigError(msg)
+        if producer_id is not None and namespace is not None:
+            producer_id = f"{namespace}/{producer_id}"
         self._opened_in = os.getpid()
         self._store = store or open_store(settings or Settings.load())
         self._clock = clock
@@ -124,10 +141,7 @@ class Producer:
         self._key = None if key is None else _key_column(about.schema.names, key, topic)
         self._partition = partition
         self._timeout_s = delivery_timeout_s
-        self._writers = [
-            _PartitionWriter(self._store, topic, number, producer_id, clock, opened_at=head)
-            for number, head in enumerate(about.heads)
-        ]
+        self._writers = [_PartitionWriter(shared(log), producer_id, clock) for log in about.logs]
         self._next = clock.rng.randrange(self.partitions)
         self._buffer = Buffer(
             linger_s, min(batch_rows, MAX_COMMIT_ROWS), min(batch_bytes, MAX_COMMIT_BYTES), buffer_bytes
@@ -137,6 +151,7 @@ class Producer:
         self._fenced: ProducerFenced | None = None
         self._sender: threading.Thread | None = None
         self._pool = ThreadPoolExecutor(min(self.partitions, 16)) if self.partitions > 1 else None
+        _open.add(self)
 
     def send(self, messages: Messages, *, sequence: int | None = None) -> tuple[Ack, ...]:
         """Commits the messages now and returns when they are in the log: one acknowledgement a partition.
@@ -241,6 +256,24 @@ class Producer:
             self._sender.join()
         if self._pool is not None:
             self._pool.shutdown()
+        _open.discard(self)
+
+    def _end(self) -> None:
+        """What is left to do when the program ends without ``close``: commits what waits, and names what is lost."""
+        calls = self._buffer.unsettled()
+        if not calls or is_copy(self._opened_in):
+            return
+        self._buffer.flush(self._timeout_s)
+        errors = [call.future.exception() if call.future.done() else None for call in calls]
+        lost = [n for n, call in enumerate(calls) if errors[n] is not None or not call.future.done()]
+        if lost:
+            why = errors[lost[0]] or f"the store did not take them within {self._timeout_s:g} s"
+            rows = sum(calls[n].table.num_rows for n in lost)
+            print(
+                f"brokerless: {rows} messages that were enqueued for topic {self.topic!r} are not acknowledged: {why} "
+                "The program ended without close(); call it, or use the producer in a with statement.",
+                file=sys.stderr,
+            )
 
     def __enter__(self) -> Producer:
         return self
@@ -251,7 +284,13 @@ class Producer:
         self.close()
 
     def _prepare(self, messages: Messages, sequence: int | None = None) -> Call:
-        table = records.to_table(messages, self.schema, topic=self.topic, produced_at_us=self._clock.time_us())
+        try:
+            table = records.to_table(messages, self.schema, topic=self.topic, produced_at_us=self._clock.time_us())
+        except (SchemaError, MessageError):
+            # Perhaps they do fit, and it is the columns that this producer remembers which are gone.
+            with contextlib.suppress(StoreError):
+                self._writers[0].log.confirm()
+            raise
         if table.num_rows > MAX_COMMIT_ROWS:
             msg = f"{table.num_rows} messages in one call; send at most {MAX_COMMIT_ROWS} at a time."
             raise UsageError(msg)
@@ -288,67 +327,91 @@ class Producer:
 
     def _commit(self, calls: Sequence[Call], sequence: int | None) -> None:
         """Commits the calls together, one entry a partition, and notes in each what became of it."""
-        with self._commit_lock:
-            # An exact resend must meet its earlier self, so a sequence without a key has a fixed partition.
-            turn = self._partition
-            if turn is None:
-                turn = self._turn() if sequence is None else sequence % self.partitions
-            shares: dict[int, list[tuple[Call, Table, Sequence[int]]]] = {}
+        deadline = self._clock.monotonic() + self._timeout_s
+        if not self._commit_lock.acquire(timeout=min(self._timeout_s, threading.TIMEOUT_MAX)):
+            msg = (
+                f"Other calls of this producer for {self.topic!r} took the {self._timeout_s:g} s of this one; nothing "
+                "of it was written. Send less at a time, or raise delivery_timeout_s."
+            )
             for call in calls:
-                for partition, (table, rows) in call.parts.items():
-                    shares.setdefault(turn if partition is None else partition, []).append((call, table, rows))
-            jobs = {p: [table for _, table, _ in share] for p, share in shares.items()}
+                call.fail(NotCommitted(msg), range(call.table.num_rows))
+            return
+        try:
+            self._commit_in_turn(calls, sequence, deadline)
+        finally:
+            self._commit_lock.release()
 
-            def write(partition: int) -> tuple[int, bool] | BrokerlessError:
-                # Fenced in one partition, fenced in all: the successor may be yet to come to the others.
-                if self._fenced is not None:
-                    return self._fenced
-                try:
-                    return self._writers[partition].write(jobs[partition], sequence, self._timeout_s)
-                except ProducerFenced as error:
-                    self._fenced = error
-                    return error
-                except BrokerlessError as error:
-                    return error
+    def _commit_in_turn(self, calls: Sequence[Call], sequence: int | None, deadline: float) -> None:
+        # An exact resend must meet its earlier self, so a sequence without a key has a fixed partition.
+        turn = self._partition
+        if turn is None:
+            turn = self._turn() if sequence is None else sequence % self.partitions
+        shares: dict[int, list[tuple[Call, Table, Sequence[int]]]] = {}
+        for call in calls:
+            for partition, (table, rows) in call.parts.items():
+                shares.setdefault(turn if partition is None else partition, []).append((call, table, rows))
+        jobs = {p: [table for _, table, _ in share] for p, share in shares.items()}
 
-            if self._pool and len(jobs) > 1:
-                futures: dict[int, Future[tuple[int, bool] | BrokerlessError]] = {}
-                try:
-                    for partition in jobs:
-                        # No thread takes anything more while the interpreter ends.
-                        with contextlib.suppress(RuntimeError):
-                            futures[partition] = self._pool.submit(write, partition)
-                    wait(futures.values())
-                except BaseException:  # an interrupt: a later call must not overtake what is on its way
-                    wait(futures.values())
-                    raise
-                outcomes = {p: futures[p].result() if p in futures else write(p) for p in jobs}
-            else:
-                outcomes = {partition: write(partition) for partition in jobs}
+        def write(partition: int) -> _Outcome:
+            # Fenced in one partition, fenced in all: the successor may be yet to come to the others.
+            if self._fenced is not None:
+                return self._fenced
+            try:
+                return self._writers[partition].write(jobs[partition], sequence, deadline)
+            except ProducerFenced as error:
+                self._fenced = error
+                return error
+            except BrokerlessError as error:
+                return error
+
+        if self._pool and len(jobs) > 1:
+            futures: dict[int, Future[_Outcome]] = {}
+            try:
+                for partition in jobs:
+                    # No thread takes anything more while the interpreter ends.
+                    with contextlib.suppress(RuntimeError):
+                        futures[partition] = self._pool.submit(write, partition)
+                wait(futures.values())
+            except BaseException:  # an interrupt: a later call must not overtake what is on its way
+                wait(futures.values())
+                raise
+            outcomes = {p: futures[p].result() if p in futures else write(p) for p in jobs}
+        else:
+            outcomes = {partition: write(partition) for partition in jobs}
         for partition, share in shares.items():
             outcome = outcomes[partition]
-            index = 0
-            for call, table, rows in share:
-                if isinstance(outcome, BrokerlessError):
+            if isinstance(outcome, BrokerlessError):
+                for call, _, rows in share:
                     call.fail(outcome, rows)
-                else:
-                    version, duplicate = outcome
-                    call.acks.append(Ack(self.topic, partition, version, index, table.num_rows, duplicate))
+                continue
+            version, index, duplicate = outcome
+            for call, table, _ in share:
+                call.acks.append(Ack(self.topic, partition, version, index, table.num_rows, duplicate))
                 index += table.num_rows
 
 
-class _PartitionWriter:
-    """One partition's table: upload, then append. Used by one thread at a time."""
+_open: Final[WeakSet[Producer]] = WeakSet()
 
-    def __init__(
-        self, store: Store, topic: str, partition: int, producer_id: str | None, clock: Clock, *, opened_at: int
-    ) -> None:
+
+@atexit.register
+def _end_all() -> None:
+    for producer in list(_open):
+        with contextlib.suppress(Exception):
+            producer._end()
+
+
+_Outcome = tuple[int, int, bool] | BrokerlessError
+
+
+class _PartitionWriter:
+    """One partition's table: upload, then append. Writes come from one thread at a time."""
+
+    def __init__(self, log: DeltaLog, producer_id: str | None, clock: Clock) -> None:
         self.producer_id = producer_id
         self.conflicts = 0
+        self.log = log
         self._clock = clock
-        self._table = partition_table(topic, partition)
-        self._log = DeltaLog(store, self._table, clock=clock)
-        self._opened_at = opened_at  # the head of the log when the producer was opened
+        self._claiming = threading.Lock()  # ``last_sequence`` in another thread must not fence this producer
         self._epoch: int | None = None
         self._used = -1  # the last sequence that this producer took, committed or not
         self._found = -1  # the last one in the log when this producer took over
@@ -358,41 +421,55 @@ class _PartitionWriter:
     def last_sequence(self) -> int | None:
         if self.producer_id is None:
             return None
-        self._check_opened()
-        self._own()
-        return self._log.txn(self.producer_id)
+        self._own(DEADLINE_S)
+        self.log.confirm()
+        return self.log.txn(self.producer_id)
 
-    def write(self, tables: Sequence[Table], sequence: int | None, timeout_s: float) -> tuple[int, bool]:
-        """Commits the tables as one object; returns (version, whether it was there already)."""
-        self._check_opened()
+    def write(self, tables: Sequence[Table], sequence: int | None, deadline: float) -> tuple[int, int, bool]:
+        """Commits the tables as one object; returns (version, first index, whether it was there already)."""
         txns: dict[str, int] = {}
         expect: dict[str, int] = {}
         if self.producer_id is not None:
-            self._own()
-            # Before the sequence: a successor may have given the same one to other messages.
-            epoch = self._log.txn(epoch_of(self.producer_id))
-            if epoch != self._epoch:
-                how = f"its epoch is {epoch}, not {self._epoch}"
-                raise self._taken_over(how)
-            known = self._log.txn(self.producer_id)
-            if sequence is not None and known is not None and known >= sequence:
+            self._own(deadline - self._clock.monotonic())
+            known = self._known()
+            if sequence is not None and known >= sequence:
+                # Not from memory: the topic that has this sequence may be gone by now.
+                self.log.confirm()
+                known = self._known()
+            if sequence is not None and known >= sequence:
                 self._check_sent(sequence)
-                return -1, True
-            number = max(self._used, -1 if known is None else known) + 1 if sequence is None else sequence
+                return -1, 0, True
+            number = max(self._used, known) + 1 if sequence is None else sequence
             self._used, self._trying = max(self._used, number), sequence
             txns = {self.producer_id: number}
             expect = {epoch_of(self.producer_id): self._epoch or 0}
         table = tables[0] if len(tables) == 1 else _concat(tables)
         try:
-            commit = commit_table(self._log, table, txns=txns, expect=expect, timeout_s=timeout_s, clock=self._clock)
+            left_s = deadline - self._clock.monotonic()
+            commit = commit_table(self.log, table, txns=txns, expect=expect, timeout_s=left_s, clock=self._clock)
         except TxnAdvanced as error:
             if error.ours:
+                self.log.confirm()
                 self._remember(sequence)
-                return (-1 if error.entry.commit_id is None else error.entry.version), True
+                return (-1 if error.entry.commit_id is None else error.entry.version), 0, True
             raise self._taken_over(str(error)) from error
         self._remember(sequence)
         self.conflicts += commit.attempts - 1
-        return commit.version, False
+        return commit.version, commit.first_index, False
+
+    def _known(self) -> int:
+        """The last sequence in the log, -1 without one, as long as nobody else has taken the id over.
+
+        Raises:
+            ProducerFenced: somebody has, and may have given the same sequence to other messages.
+        """
+        producer_id = self.producer_id or ""
+        epoch = self.log.txn(epoch_of(producer_id))
+        if epoch != self._epoch:
+            how = f"its epoch is {epoch}, not {self._epoch}"
+            raise self._taken_over(how)
+        known = self.log.txn(producer_id)
+        return -1 if known is None else known
 
     def _remember(self, sequence: int | None) -> None:
         if sequence is not None:
@@ -408,37 +485,24 @@ class _PartitionWriter:
         """
         if sequence > self._found and sequence != self._trying and sequence not in self._sent:
             msg = (
-                f"Sequence {sequence} of {self.producer_id!r} comes after {self._used} in {self._table!r}, and this "
+                f"Sequence {sequence} of {self.producer_id!r} comes after {self._used} in {self.log.table!r}, and this "
                 "producer knows of no commit of it: sequences must grow from call to call, and a call without one "
                 "takes the next. Look in the topic for its messages before you send them under a new one."
             )
             raise UsageError(msg)
 
-    def _check_opened(self) -> None:
-        """Refuses a topic that is not the one that was opened: its log is read only when it is first touched.
-
-        Raises:
-            TopicDeleted: the topic was deleted and created again in between, perhaps with other columns.
-        """
-        first = self._log.state.metadata.first_version
-        if first > self._opened_at:
-            msg = (
-                f"{self._log.uri} was deleted and created again (entry {first}): this producer was opened on the old "
-                "topic. Open it again."
-            )
-            raise TopicDeleted(msg)
-
     def _taken_over(self, how: str) -> ProducerFenced:
         return ProducerFenced(
-            f"Another producer with the id {self.producer_id!r} took over {self._table!r} ({how}); "
+            f"Another producer with the id {self.producer_id!r} took over {self.log.table!r} ({how}); "
             "this one writes nothing more. Give each producer its own id."
         )
 
-    def _own(self) -> None:
-        if self._epoch is None and self.producer_id is not None:
-            self._epoch = self._log.claim(self.producer_id)
-            known = self._log.txn(self.producer_id)
-            self._found = -1 if known is None else known
+    def _own(self, within_s: float) -> None:
+        with self._claiming:
+            if self._epoch is None and self.producer_id is not None:
+                self._epoch = self.log.claim(self.producer_id, deadline_s=within_s)
+                known = self.log.txn(self.producer_id)
+                self._found = -1 if known is None else known
 
 
 def _concat(tables: Sequence[Table]) -> Table:

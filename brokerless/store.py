@@ -70,8 +70,13 @@ _RETRY: Final[RetryConfig] = {
     "retry_timeout": timedelta(seconds=RETRY_TIMEOUT_S),
     "backoff": {"init_backoff": timedelta(milliseconds=20), "max_backoff": timedelta(seconds=3), "base": 3},
 }
+_TIME: Final = "RequestTimeTooSkewed"
 # Some of them come with status 400, which the client does not take for a refusal.
-_REFUSALS: Final = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken")
+_REFUSALS: Final = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", _TIME)
+_CLOCK: Final = (
+    "this machine's clock is more than 15 minutes off, or it slept with its clock standing still. Set the clock. "
+    "Nothing was written: by its own time the store keeps late commits out."
+)
 _NO_BUCKET: Final = "<Code>NoSuchBucket</Code>"
 _ADDRESS: Final = re.compile(r"\w+://\S+")
 _PAGE: Final = 1000  # what one LIST answers
@@ -299,7 +304,7 @@ class ObstoreStore:
         if code or isinstance(error, obs.PermissionDeniedError | obs.UnauthenticatedError):
             return AccessDenied(
                 f"The store refused {verb} {place}{f' ({code})' if code else ''}; "
-                "check the credentials and their permissions."
+                f"{_CLOCK if code == _TIME else 'check the credentials and their permissions.'}"
             )
         # The first line says what happened; the rest is the client's debug output, with the endpoint's details.
         first = text.splitlines()[0][:300] if text else type(error).__name__

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from brokerless import records
 from brokerless.entries import Add
-from brokerless.errors import BrokerlessError, CommitUnknown, NotCommitted, StoreError, UsageError
-from brokerless.log import TxnAdvanced
+from brokerless.errors import BrokerlessError, CommitUnknown, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -51,14 +50,14 @@ def commit_table(
     timeout_s: float,
     clock: Clock,
 ) -> Commit:
-    """Uploads the rows as one object and commits it; an object that no entry can ever name is removed again.
+    """Uploads the rows as one object and commits it. An object that no entry can ever name is left to maintenance.
 
     Args:
         log: of the partition.
         table: rows of the topic's Arrow schema.
         txns: as for ``DeltaLog.append``.
         expect: likewise.
-        timeout_s: how long the commit is tried.
+        timeout_s: how long all of it is tried.
         clock: time and the object's name.
 
     Raises:
@@ -78,14 +77,11 @@ def commit_table(
         if waited_s > UPLOAD_VALID_S:
             put_again(log.store, log.table, {name: data}, clock=clock)
 
-    log.store.put(path, data)
+    log.store.put(path, data, within_s=timeout_s)
+    left_s = max(uploaded_s + timeout_s - clock.monotonic(), 0.0)
     add = Add(name, len(data), table.num_rows, uploaded_us // 1000)
     try:
-        commit = log.append([add], txns, expect=expect, deadline_s=timeout_s)
-    except (TxnAdvanced, NotCommitted, UsageError):
-        with contextlib.suppress(StoreError):  # if it cannot be removed, maintenance does it
-            log.store.delete([path])
-        raise
+        commit = log.append([add], txns, expect=expect, deadline_s=left_s)
     except CommitUnknown:
         with contextlib.suppress(BrokerlessError):  # what is unknown already cannot become worse
             put_again_if_late()

@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,6 +46,37 @@ def read(settings: Settings) -> list[int]:
         while batches := consumer.poll(0):
             found += [n for batch in batches for n in pa.table(batch.data)["n"].to_pylist()]
     return found
+
+
+UNCLOSED = """
+from brokerless.producer import Producer
+Producer("t", linger_s=60).enqueue([{"n": 1}, {"n": 2}])
+"""
+
+
+@pytest.mark.parametrize("store_is_up", [True, False])
+def test_what_an_unclosed_producer_had_taken_is_committed_at_exit_or_named(
+    embedded_settings: Settings, store_is_up: bool
+) -> None:
+    settings = replace(embedded_settings, root=f"{embedded_settings.root}/{uuid.uuid4().hex}")
+    create_topic(open_store(settings), "t", Schema.parse("n long"))
+    cut = (
+        "" if store_is_up else "import brokerless.upload\nbrokerless.upload.commit_table.__globals__['records'] = None"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", UNCLOSED + cut],
+        cwd=ROOT,
+        env={**os.environ, **settings.to_environ()},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert read(settings) == ([1, 2] if store_is_up else [])
+    if store_is_up:
+        assert not done.stderr
+    else:
+        assert "2 messages that were enqueued for topic 't' are not acknowledged" in done.stderr
 
 
 @pytest.mark.faults

@@ -387,7 +387,7 @@ def test_idle_polls_back_off_and_cost_gets_not_lists(store: FakeStore, clock: Fa
     assert reader.poll(60) == []
     assert clock.slept[0] <= 0.02
     assert clock.slept[10] == 0.25
-    # 60 s at four a second, the checkpoint hint each 5 s, and the way up to the ceiling; once a minute, is this the end?
+    # 60 s at four a second, the checkpoint hint each 5 s, and the way up to the ceiling; a look for holes each minute.
     assert store.requests["GET"] <= 240 + 12 + 10 + 1
     assert store.requests["LIST"] <= 1
 

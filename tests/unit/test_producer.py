@@ -5,6 +5,8 @@ from __future__ import annotations
 import concurrent.futures
 import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -28,10 +30,10 @@ from brokerless.errors import (
     TopicNotFound,
     UsageError,
 )
-from brokerless.log import DeltaLog
+from brokerless.log import RECHECK_S, DeltaLog
 from brokerless.partitioner import partition_of
 from brokerless.producer import Producer, _PartitionWriter
-from brokerless.records import to_table
+from brokerless.records import decode, to_table
 from brokerless.topics import Schema
 from tests.support.fakes import FakeClock, FakeStore, Put
 
@@ -129,7 +131,7 @@ def test_bad_messages_are_refused_before_anything_is_written(
         for call in (producer.send, producer.enqueue):
             with pytest.raises(error):
                 call(messages)
-        assert not store.requests
+        assert store.requests == {"GET": 4}, "twice: are these still the columns?"
 
 
 @pytest.mark.parametrize(
@@ -209,13 +211,106 @@ def test_rows_of_one_failed_partition_are_named_and_the_others_acknowledged(stor
     assert sum(ack.rows for ack in caught.value.acknowledged) == 20 - len(expected)
 
 
-def test_a_deleted_topic_stops_the_producer_and_leaves_no_object(store: FakeStore, clock: FakeClock) -> None:
+def test_a_deleted_topic_stops_the_producer_which_removes_nothing_itself(store: FakeStore, clock: FakeClock) -> None:
     producer = Producer("t", store=store, clock=clock)
     delete_topic(store, "t", clock=clock)
-    before = parquet(store)
+    store.requests.clear()
     with pytest.raises(TopicDeleted):
         producer.send(rows(1))
-    assert parquet(store) == before
+    assert not store.requests["DELETE"]
+
+
+def created_again(store: FakeStore, clock: FakeClock, *, by_hand: bool, columns: str = "n long, k string") -> None:
+    if by_hand:
+        for path in [path for path in store.objects if path.startswith("t/")]:
+            del store.objects[path]
+    else:
+        delete_topic(store, "t", clock=clock)
+    create_topic(store, "t", Schema.parse(columns), clock=clock)
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_no_duplicate_is_answered_from_memory_of_a_topic_that_is_gone(
+    store: FakeStore, clock: FakeClock, by_hand: bool
+) -> None:
+    producer = Producer("t", producer_id="p", store=store, clock=clock)
+    producer.send(rows(1), sequence=0)
+    created_again(store, clock, by_hand=by_hand)
+    with pytest.raises(TopicDeleted):
+        producer.send(rows(1), sequence=0)
+    (ack,) = Producer("t", producer_id="p", store=store, clock=clock).send(rows(1), sequence=0)
+    assert not ack.duplicate
+    assert read(store) == {0: [1]}
+
+
+def test_no_misfit_is_answered_from_memory_of_columns_that_are_gone(store: FakeStore, clock: FakeClock) -> None:
+    producer = Producer("t", store=store, clock=clock)
+    created_again(store, clock, by_hand=False, columns="n long, k string, more string")
+    with pytest.raises(TopicDeleted):
+        producer.send([{"n": 1, "k": "x", "more": "y"}])
+
+
+def test_a_live_producer_is_not_acknowledged_into_a_table_made_again_by_hand(
+    store: FakeStore, clock: FakeClock
+) -> None:
+    producer = Producer("t", store=store, clock=clock)
+    producer.send(rows(1))
+    created_again(store, clock, by_hand=True)
+    clock.advance(RECHECK_S + 0.1)
+    with pytest.raises(TopicDeleted):
+        producer.send(rows(2))
+
+
+def test_ids_from_outside_have_a_name_space_of_their_own(store: FakeStore, clock: FakeClock) -> None:
+    own = Producer("t", producer_id="billing", store=store, clock=clock)
+    own.send(rows(1), sequence=5)
+    for caller in ("http/alice", "http/bob"):
+        (ack,) = Producer("t", producer_id="billing", namespace=caller, store=store, clock=clock).send(
+            rows(2), sequence=5
+        )
+        assert not ack.duplicate
+    (ack,) = own.send(rows(3), sequence=6)
+    assert not ack.duplicate, "fenced by nobody"
+
+
+def test_looking_for_the_last_sequence_in_another_thread_does_not_fence_the_producer(
+    store: FakeStore, clock: FakeClock
+) -> None:
+    producer = Producer("t", producer_id="p", store=store, clock=clock)
+    with ThreadPoolExecutor(8) as pool:
+        calls = [
+            pool.submit(producer.last_sequence) if n % 2 else pool.submit(producer.send, rows(n)) for n in range(8)
+        ]
+        for call in calls:
+            call.result()
+    assert sorted(read(store)[0]) == [0, 2, 4, 6]
+
+
+def test_producers_of_one_process_share_entries_and_know_their_rows(store: FakeStore, clock: FakeClock) -> None:
+    producers = [Producer("t", store=store, clock=clock) for _ in range(20)]
+    with ThreadPoolExecutor(20) as pool:
+        acks = list(pool.map(lambda n: producers[n].send(rows(n, 100 + n))[0], range(20)))
+    entries = {entry.version: entry for entry in DeltaLog(store, "t", clock=clock).read_from(1)}
+    place = {}
+    for version, entry in entries.items():
+        found = [n for add in entry.messages for n in decode(store.get(f"t/{add.path}")).column("n").to_pylist()]
+        place |= {n: (version, index) for index, n in enumerate(found)}
+    for n, ack in enumerate(acks):
+        assert (place[n], place[100 + n]) == ((ack.version, ack.first_index), (ack.version, ack.first_index + 1))
+
+
+def test_a_deadline_bounds_the_wait_for_other_calls_too(store: FakeStore) -> None:
+    producer = Producer("t", delivery_timeout_s=0.2, store=store)
+    held = threading.Event()
+    store.puts = [Put("created", before=lambda: held.wait(30) and None)]
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(producer.send, rows(1))
+        while store.puts:
+            time.sleep(0.001)
+        with pytest.raises(DeliveryFailed, match=r"took the 0\.2 s of this one; nothing of it was written"):
+            producer.send(rows(2))
+        held.set()
+        first.result(30)
 
 
 def test_an_upload_that_waited_too_long_is_uploaded_again(store: FakeStore, clock: FakeClock) -> None:
