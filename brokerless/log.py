@@ -753,8 +753,11 @@ class DeltaLog:
         return left
 
     def _in_time(self, group: list[_Request], conflicts: int) -> list[_Request]:
-        """The requests whose time is not over; the others are settled as not committed."""
-        now = self._clock.monotonic()
+        """The requests that have time for one more try; the others are settled as not committed.
+
+        A try that the deadline would cut off could only end as unknown.
+        """
+        now = self._clock.monotonic() + 2 * self._turns.put_s
         for request in group:
             if now >= request.deadline:
                 msg = (

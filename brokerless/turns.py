@@ -39,7 +39,8 @@ class Turns:
         self._writer = writer
         self._clock = clock
         self._seen: dict[str, float] = {}
-        self._put_s = 0.005
+        self.put_s = 0.005
+        """How long a conditional PUT takes, smoothed."""
         self._committed_at = float("-inf")
 
     def saw(self, entry: Entry) -> None:
@@ -49,7 +50,7 @@ class Turns:
 
     def put_took(self, seconds: float) -> None:
         """Takes note of how long a conditional PUT took, whatever came of it."""
-        self._put_s += _SMOOTHING * (seconds - self._put_s)
+        self.put_s += _SMOOTHING * (seconds - self.put_s)
 
     def committed(self) -> None:
         """Takes note of a commit of this handle."""
@@ -65,7 +66,7 @@ class Turns:
         """Waits, before the first try of a commit, until the others had their turn since the last one."""
         if rivals := self.rivals():
             now = self._clock.monotonic()
-            due = self._committed_at + rivals * self._put_s * (0.5 + 0.5 * self._clock.rng.random())
+            due = self._committed_at + rivals * self.put_s * (0.5 + 0.5 * self._clock.rng.random())
             self._wait(due - now, deadline - now)
 
     def after_loss(self, begun: float, deadline: float) -> None:
@@ -74,7 +75,7 @@ class Turns:
         left = deadline - now
         # The first to come back has the best chances, so waits shrink with age: nobody is passed over for ever.
         youth = max(0.0, left / max(deadline - begun, 1e-9))
-        self._wait(self._clock.rng.random() * (self.rivals() - 1) * self._put_s * youth, left)
+        self._wait(self._clock.rng.random() * (self.rivals() - 1) * self.put_s * youth, left)
 
     def _wait(self, seconds: float, left: float) -> None:
         if (wait := min(seconds, left * _SHARE)) > 0:
