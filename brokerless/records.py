@@ -181,11 +181,12 @@ def _with_int96(data: bytes, schema: ArrowSchema, int96: list[bool]) -> RecordBa
     Read as they are, in nanoseconds, they wrap around outside the years 1677 to 2262: 3000 becomes 1830.
     """
     leaves = iter(int96)
-    wanted = ArrowSchema([field.with_type(_int96_type(field.type, leaves)) for field in schema])
+    fields = [schema.field(number) for number in range(len(schema))]
+    wanted = [field.with_type(_int96_type(field.type, leaves)) for field in fields]
     stream = io.BytesIO()
-    write_ipc_stream(wanted.empty_table(), stream)
+    write_ipc_stream(ArrowSchema(wanted).empty_table(), stream)
     reader = read_parquet(io.BytesIO(with_arrow_schema(data, stream.getvalue())))
-    if [field.type for field in reader.schema] != [field.type for field in wanted]:
+    if any(not reader.schema.field(number).type.equals(field.type) for number, field in enumerate(wanted)):
         msg = "its INT96 timestamps cannot be read; write them as TIMESTAMP_MICROS, or use a newer arro3-io"
         raise ValueError(msg)
     return reader
@@ -413,7 +414,7 @@ def _shown_cell(cell: ChunkedArray) -> str:
     if _is_text(cell.type):
         return _shown(cell.cast(DataType.binary()).to_pylist()[0])
     # Not in Python's types, which have no nanoseconds. No zone, because not every machine knows them all.
-    kind = DataType.timestamp(cell.type.time_unit, tz="UTC") if DataType.is_timestamp(cell.type) else cell.type
+    kind = DataType.timestamp(cell.type.time_unit or "us", tz="UTC") if DataType.is_timestamp(cell.type) else cell.type
     try:
         return str(cell.cast(kind).cast(DataType.string()).to_pylist()[0])[:60]
     except Exception:  # an instant that has no date
