@@ -90,9 +90,9 @@ def arrow_schema(schema: Schema) -> ArrowSchema:
 def to_table(messages: Messages, schema: Schema, *, topic: str, produced_at_us: int) -> Table:
     """The messages as one table of the topic's Arrow schema.
 
-    ``_produced_at`` is taken from the messages where they have it (a pipeline carries it through) and is
-    ``produced_at_us`` otherwise. Missing columns of rows are null; missing columns of tables are an error, because
-    there they are more likely a mistake.
+    ``_produced_at`` is taken from the messages that have it (a pipeline carries it through); the others get
+    ``produced_at_us``, unless that is 0: then a time that only some messages lack is left to the next call. Missing
+    columns of rows are null; missing columns of tables are an error, because there they are more likely a mistake.
 
     A value is the same in the topic, or it is an error. Errors are: a number beyond its column's range (``1e300`` in a
     ``float``, which would be infinity), an integer that ``double`` or ``float`` would round (2^53 + 1, 2^24 + 1), a
@@ -326,11 +326,19 @@ def _conform(table: Table, schema: Schema, topic: str, produced_at_us: int) -> T
     for column in schema.columns:
         columns.append(_cast(table.column(have[column.name]), arrow_type(column), column.name, column.type, topic))
     if PRODUCED_AT in have:
-        columns.append(_cast(table.column(have[PRODUCED_AT]), TIMESTAMP, PRODUCED_AT, "timestamp", topic))
+        stamps = _cast(table.column(have[PRODUCED_AT]), TIMESTAMP, PRODUCED_AT, "timestamp", topic)
+        columns.append(_filled(stamps, produced_at_us) if produced_at_us and stamps.null_count else stamps)
     else:
         columns.append(ChunkedArray([constant(produced_at_us, table.num_rows)]))
     # One chunk a column: chunks of different lengths in one table are costly for every step that follows.
     return Table.from_arrays([c.combine_chunks() for c in columns], schema=target)
+
+
+def _filled(stamps: ChunkedArray, value_us: int) -> ChunkedArray:
+    found = stamps.cast(DataType.int64()).to_pylist()
+    return ChunkedArray([Array([value_us if us is None else us for us in found], type=DataType.int64())]).cast(
+        TIMESTAMP
+    )
 
 
 def _cast(column: ChunkedArray, want: DataType, name: str, delta_type: str, topic: str) -> ChunkedArray:

@@ -92,6 +92,15 @@ def test_produced_at_is_kept_where_messages_have_it() -> None:
     assert [row["_produced_at"] for row in rows_of(table_of(rows))] == [EASTER, EASTER]
 
 
+def test_messages_without_a_time_get_one_beside_those_that_have_it() -> None:
+    rows = [{"s": "a", "_produced_at": EASTER}, {"s": "b"}, {"s": "c", "_produced_at": None}]
+    expected = [records.microseconds(EASTER), NOW_US, NOW_US]
+    checked = records.to_table(rows, ALL, topic="t", produced_at_us=0)  # as for lines, before they are sent
+    for messages in (rows, checked):
+        found = [records.microseconds(row["_produced_at"]) for row in rows_of(table_of(messages))]
+        assert found == expected
+
+
 def test_missing_columns_of_rows_are_null_and_of_tables_an_error() -> None:
     assert rows_of(table_of([{"s": "a"}, {}]))[1]["s"] is None
     with pytest.raises(SchemaError, match="lack 'n'"):
