@@ -36,7 +36,7 @@ from arro3.io import read_ipc_stream, write_ipc_stream, write_parquet
 from brokerless.admin import describe_topic
 from brokerless.clock import SYSTEM, Clock
 from brokerless.consumer import Batch, Consumer
-from brokerless.errors import BrokerlessError, ConfigError, on_the_way
+from brokerless.errors import BrokerlessError, ConfigError, SchemaError, on_the_way
 from brokerless.offsets import Offset
 from brokerless.records import arrow_schema, json_value, nulls, values_of
 
@@ -347,7 +347,11 @@ class _Parquet:
         if path.is_dir():
             raise IsADirectoryError(21, "Is a directory", str(path))
         self._partial = path.with_name(f".{path.name}.partial")
-        self._schema = arrow_schema(schema)
+        try:
+            self._schema = arrow_schema(schema)
+        except SchemaError as error:
+            msg = f"{error} Export a table as it is to .jsonl or .csv."
+            raise SchemaError(msg) from None
         self._waiting: list[Table] = []
         self._bytes = 0
         # That of a run that was killed, or a link that somebody put there: the name is easy to guess.

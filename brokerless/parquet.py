@@ -9,6 +9,7 @@ Sources: the Apache Parquet format (``parquet.thrift``, field numbers below) and
 
 from __future__ import annotations
 
+import base64
 from typing import Any, Final
 
 _MAGIC: Final = b"PAR1"
@@ -18,24 +19,30 @@ _SIZES: Final = {_DOUBLE: 8, _UUID: 16}
 _MAX_DEPTH: Final = 16  # FileMetaData is eight deep
 _VARINT_BITS: Final = 63
 
-_ROWS, _ROW_GROUPS = 3, 4  # of FileMetaData
+_SCHEMA, _ROWS, _ROW_GROUPS, _KEY_VALUES = 2, 3, 4, 5  # of FileMetaData
+_TYPE, _CHILDREN = 1, 5  # of SchemaElement
+_INT96: Final = 3
 _COLUMNS, _NUM_ROWS = 1, 3  # of RowGroup
 _META: Final = 3  # of ColumnChunk
 _NUM_VALUES, _PACKED, _DATA, _DICTIONARY = 5, 7, 9, 11  # of ColumnMetaData
 
 
-def check_footer(data: bytes) -> None:
+def check_footer(data: bytes) -> list[bool]:
     """Passes if the footer of a whole Parquet object points nowhere but into the object.
+
+    Returns:
+        For each leaf column, in their order, whether it holds INT96 timestamps.
 
     Raises:
         ValueError: it does not, or cannot be read.
     """
-    footer, begin = _footer(data)
+    footer, begin, _ = _footer(data)
     try:
         for group in footer.get(_ROW_GROUPS, []):
             if group[_NUM_ROWS] < 0 or not all(_is_inside(column[_META], begin) for column in group[_COLUMNS]):
                 msg = "its footer points outside of it"
                 raise ValueError(msg)
+        return [e.get(_TYPE) == _INT96 for e in footer.get(_SCHEMA, [])[1:] if not e.get(_CHILDREN)]
     except (KeyError, TypeError, AttributeError):
         raise _damaged() from None
 
@@ -52,8 +59,23 @@ def row_count(data: bytes) -> int:
     return rows
 
 
-def _footer(data: bytes) -> tuple[dict[int, Any], int]:
-    """The outermost struct of the footer, and where it begins."""
+def with_arrow_schema(data: bytes, schema: bytes) -> bytes:
+    """Return the object with an Arrow schema in its footer, which decoders take the columns' Arrow types from.
+
+    Args:
+        data: a whole Parquet object. Other keys and values in its footer are lost.
+        schema: an Arrow IPC stream.
+    """
+    _, begin, at = _footer(data)
+    pair = b"".join(b"\x18" + _varint(len(text)) + text for text in (b"ARROW:schema", base64.b64encode(schema)))
+    # A field's number may be anywhere if it is written out, and of a field that is there twice the last one counts.
+    field = bytes((_LIST, _KEY_VALUES << 1, 1 << 4 | _STRUCT)) + pair + b"\0"
+    footer = data[begin : at - 1] + field + data[at - 1 : -_TAIL]
+    return data[:begin] + footer + len(footer).to_bytes(4, "little") + _MAGIC
+
+
+def _footer(data: bytes) -> tuple[dict[int, Any], int, int]:
+    """The outermost struct of the footer, where it begins and where it ends."""
     end = len(data) - _TAIL
     begin = end - int.from_bytes(data[end : end + 4], "little") if end > 0 else -1
     if data[:4] != _MAGIC or data[-4:] != _MAGIC:
@@ -62,7 +84,8 @@ def _footer(data: bytes) -> tuple[dict[int, Any], int]:
     if begin < len(_MAGIC):
         raise _damaged()
     try:
-        return _Compact(data, begin, end).struct(), begin
+        reader = _Compact(data, begin, end)
+        return reader.struct(), begin, reader.at
     except (IndexError, RecursionError, TypeError):
         raise _damaged() from None
 
@@ -74,6 +97,14 @@ def _damaged() -> ValueError:
 def _is_inside(column: dict[int, Any], end: int) -> bool:
     start, size = column.get(_DICTIONARY, column[_DATA]), column[_PACKED]
     return bool(min(start, size, column[_DATA], column[_NUM_VALUES]) >= 0 and start + size <= end)
+
+
+def _varint(value: int) -> bytes:
+    digits = bytearray()
+    while value > 127:
+        digits.append(value & 127 | 128)
+        value >>= 7
+    return bytes((*digits, value))
 
 
 class _Compact:

@@ -126,7 +126,8 @@ class RowReader:
             elif kind in _INTEGERS and _INTEGER.fullmatch(text):
                 row[name] = int(text)
             elif kind in _FLOATS and _NUMBER.fullmatch(text) and math.isfinite(number := float(text)):
-                row[name] = number
+                # An integer is one until it is known that the column can hold it.
+                row[name] = int(text) if text.lstrip("+-").isdigit() else number
             elif kind == "boolean" and text.lower() in {"true", "false"}:
                 row[name] = text.lower() == "true"
             elif kind not in _INTEGERS | _FLOATS | {"boolean"}:
@@ -191,5 +192,13 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(msg)
 
 
-DECODER: Final = json.JSONDecoder(parse_constant=_no_constant)
-"""Of JSON as its standard has it: without NaN and Infinity."""
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        msg = "an object has a name twice"
+        raise ValueError(msg)
+    return found
+
+
+DECODER: Final = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_unique)
+"""Of JSON as its standard has it: without NaN and Infinity. A name twice would lose one of its values."""

@@ -7,6 +7,7 @@ inside another, so that every Delta reader can open each of them. A topic's name
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from dataclasses import dataclass
@@ -55,6 +56,17 @@ class Column:
     name: str
     type: str
 
+    def not_primitive(self) -> SchemaError:
+        """The error for a column whose type is nested, or unknown here."""
+        shown = self.type
+        with contextlib.suppress(ValueError, RecursionError, TypeError, KeyError):
+            shown = json.loads(self.type)["type"]
+        return SchemaError(
+            f"Column {self.name!r} has the nested or unknown type {str(shown)[:100]!r}. The columns of a topic are "
+            f"{', '.join(sorted(set(_TYPES.values())))}, decimal(precision,scale). Keep a nested value as JSON text in "
+            "a string column, or give each of its fields a column."
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Schema:
@@ -78,9 +90,9 @@ class Schema:
             SchemaError: unreadable text, an unknown type, or a name that is taken, reserved or not usable in Delta.
         """
         columns: list[Column] = []
-        # A decimal's comma is the only one that does not end a column.
-        for part in re.split(r",(?![^(]*\))", text):
-            words = part.strip().replace(":", " ", 1).split(None, 1)
+        # A comma in a decimal, or in a nested type, does not end a column.
+        for part in re.split(r",(?![^(]*\)|[^<]*>)", text):
+            words = re.split(r"\s*[\s:]\s*", part.strip(), maxsplit=1)
             if len(words) != 2:
                 msg = (
                     f"Cannot read {part.strip()!r} in the schema {text!r}; write NAME TYPE, NAME TYPE, ... "
@@ -92,14 +104,14 @@ class Schema:
 
     @classmethod
     def of(cls, columns: list[Column], *, reserved: bool = False) -> Schema:
-        """Checks the columns' names.
+        """Checks the columns' names and types.
 
         Args:
             columns: in order.
             reserved: allow names that begin with ``_`` (for the kit's own topics).
 
         Raises:
-            SchemaError: no columns, or a name that is taken, reserved or not usable in Delta.
+            SchemaError: no columns, a name that is taken, reserved or not usable in Delta, or a nested type.
         """
         if not columns:
             msg = "A topic needs at least one column."
@@ -117,6 +129,8 @@ class Schema:
                 msg = f"Column {column.name!r} appears twice (Delta does not tell case apart)."
                 raise SchemaError(msg)
             seen.add(column.name.lower())
+            if column.type not in _TYPES.values() and not _DECIMAL.fullmatch(column.type):
+                raise column.not_primitive()
         return cls(tuple(columns))
 
     def to_delta(self) -> str:
@@ -161,11 +175,7 @@ def _delta_type(text: str, *, column: str) -> str:
     decimal = _DECIMAL.fullmatch(name.replace(" ", ""))
     if decimal and 1 <= int(decimal[1]) <= 38 and int(decimal[2]) <= int(decimal[1]):
         return decimal[0]
-    msg = (
-        f"Column {column!r} has the unknown type {text!r}; use one of {', '.join(sorted(set(_TYPES.values())))}, "
-        "decimal(precision,scale)."
-    )
-    raise SchemaError(msg)
+    raise Column(column, text.strip()).not_primitive()
 
 
 def check_name(topic: str) -> str:

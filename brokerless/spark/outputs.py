@@ -108,10 +108,12 @@ class Output:
 
     Raises:
         TopicNotFound, ConfigError: the topic is missing, or has several partitions.
+        SchemaError: it has nested columns.
     """
 
     def __init__(self, store: Store, topic: str, schema: Schema, pipeline: str, *, clock: Clock = SYSTEM) -> None:
         self.topic = topic
+        records.arrow_schema(schema)
         self.target = Target(topic, schema)
         self._pipeline = pipeline
         self._clock = clock

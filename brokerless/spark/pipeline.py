@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from brokerless.admin import create_dead_letters, describe_topic
 from brokerless.metrics import Histogram
 from brokerless.offsets import parse_start
+from brokerless.records import arrow_schema
 from brokerless.settings import Settings
 from brokerless.spark.failures import named_error
 from brokerless.spark.source import METADATA
@@ -75,7 +76,7 @@ def read_stream(
     parse_start(start)
     store = open_store(settings)
     for topic in topics:
-        describe_topic(store, topic)
+        arrow_schema(describe_topic(store, topic).schema)
     options = {
         "topics": ",".join(topics),
         "pipeline": name,

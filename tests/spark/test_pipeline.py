@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections import Counter
 from dataclasses import replace
@@ -285,6 +286,12 @@ def test_bad_configuration_stops_at_start(spark: SparkSession, settings: Setting
         read_stream(spark, ["nowhere"], name=NAME, output=OUTPUT, settings=settings)
     with pytest.raises(ConfigError, match="no place to start"):
         read_stream(spark, ["timezone1"], name=NAME, output=OUTPUT, settings=settings, start="soon")
+    array = {"type": "array", "elementType": "string", "containsNull": True}
+    field = {"name": "tags", "type": array, "nullable": True, "metadata": {}}
+    text = json.dumps({"type": "struct", "fields": [field]})
+    DeltaLog(open_store(settings), "nested").create(schema_string=text, configuration={})
+    with pytest.raises(SchemaError, match="Column 'tags' has the nested or unknown type 'array'"):
+        read_stream(spark, ["nested"], name=NAME, output=OUTPUT, settings=settings)
     rows = read_stream(spark, ["timezone1"], name=NAME, output=OUTPUT, settings=settings)
     with pytest.raises(SchemaError, match="Select exactly"):
         write_stream(rows.select("message"), OUTPUT, name=NAME, settings=settings)

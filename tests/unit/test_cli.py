@@ -291,9 +291,9 @@ def test_progress_is_sparse_where_nobody_watches(capsys, monkeypatch):
 SCHEMA = Schema.parse("s string, n long")
 
 
-def spool(text: str | bytes) -> Spool:
+def spool(text: str | bytes, schema: Schema = SCHEMA) -> Spool:
     data = text.encode() if isinstance(text, str) else text
-    return Spool(io.BytesIO(data), source="file", topic="t", schema=SCHEMA)
+    return Spool(io.BytesIO(data), source="file", topic="t", schema=schema)
 
 
 def rows(text: str) -> list[dict]:
@@ -338,6 +338,7 @@ def test_a_spool_is_read_in_bounded_chunks_and_in_order(monkeypatch):
         ('{"s": "a", "n": true}', MessageError, ["'n'", "value is True"]),
         ('{"s": "a", "n": 99999999999999999999}', MessageError, ["'n'", "value is 9999"]),
         ('{"s": "\\ud800", "n": 1}', MessageError, ["'s'"]),
+        ('{"s": "a", "n": 1, "n": 2}', MessageError, ["is not JSON", "a name twice"]),
     ],
 )
 def test_a_bad_line_is_named_with_its_number(line, kind, words):
@@ -348,6 +349,16 @@ def test_a_bad_line_is_named_with_its_number(line, kind, words):
     for word in words:
         assert word in str(caught.value)
     assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"), [("decimal(6,2)", "1.125"), ("double", 2**53 + 1), ("float", 1e300), ("float", 2**24 + 1)]
+)
+def test_a_value_that_would_change_is_named_with_its_line(kind, value):
+    text = f'{{"v": null}}\n{{"v": {json.dumps(value)}}}'
+    with pytest.raises(MessageError, match=r"^file, line 2: column 'v' is .*, which cannot hold ") as caught:
+        spool(text, Schema.parse(f"v {kind}"))
+    assert repr(value) in str(caught.value)
 
 
 def test_a_line_may_have_8_mib_and_no_more():

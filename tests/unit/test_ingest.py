@@ -107,6 +107,25 @@ def test_a_bad_message_becomes_a_dead_letter_and_its_neighbours_are_taken(store:
     assert letter["_source_position"] in {"2", "id-2"}
 
 
+@pytest.mark.parametrize("message", [stream, queued])
+def test_a_message_with_a_value_that_would_change_becomes_a_dead_letter(
+    store: FakeStore, clock: FakeClock, message: Any
+) -> None:
+    create_topic(store, "money", Schema.parse("amount decimal(6,2), factor double"), clock=clock)
+    texts = ['{"amount": "1.50", "factor": 0.1}', '{"amount": "1.255", "factor": 1}']
+    texts.append(f'{{"amount": 1, "factor": {2**53 + 1}}}')
+    routes = Routes(("money",), "money")
+    function = Ingest(
+        store, routes=routes, producers=Producers(store, timeout_s=2, clock=clock), meter=Meter(), clock=clock
+    )
+    assert counts(function.take([message(n, text.encode()) for n, text in enumerate(texts)])) == (1, 2, 0, 0)
+    reasons = sorted(row["_reason"] for row in rows(store, "money.dead_letters"))
+    assert "'amount'" in reasons[0]
+    assert "'1.255'" in reasons[0]
+    assert "'factor'" in reasons[1]
+    assert str(2**53 + 1) in reasons[1]
+
+
 @pytest.mark.parametrize("bad", [{1}, {0, 4}, {0, 1, 2}, {3, 4}, {0, 1, 2, 3, 4}])
 def test_those_that_do_not_fit_are_found_among_those_that_do(store: FakeStore, bad: set[int]) -> None:
     batch = [stream(n, b'{"s": 5, "n": 0}' if n in bad else None) for n in range(5)]

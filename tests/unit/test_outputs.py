@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import pyarrow as pa
 import pytest
 
 from brokerless import records
 from brokerless.admin import create_topic
-from brokerless.errors import ConfigError, PipelineFenced
+from brokerless.errors import ConfigError, MessageError, PipelineFenced, SchemaError
 from brokerless.log import DeltaLog
 from brokerless.producer import Producer
 from brokerless.spark import outputs
 from brokerless.spark.progress import app_id
-from brokerless.topics import Schema
+from brokerless.topics import Column, Schema
 from tests.support.fakes import FakeClock, FakeStore
 
 SCHEMA = Schema.parse("n long, text string")
@@ -63,6 +65,25 @@ def test_rows_are_measured_in_the_topics_types(clock: FakeClock, monkeypatch: py
     assert [part.num_rows for part in read] == [add.rows for add, _ in uploaded] == [50] * 8
     assert max(pa.table(part).nbytes for part in read) <= 1000
     assert [n for part in read for n in part.column("n").to_pylist()] == numbers
+
+
+def test_rows_of_a_pipeline_that_would_change_are_refused(clock: FakeClock) -> None:
+    store = FakeStore(clock)
+    target = outputs.Target("out", Schema.parse("amount decimal(10,1), n double"))
+    rows = pa.table({"amount": [Decimal("1.5"), Decimal("1.5")], "n": [1, 2**53 + 1]})
+    with pytest.raises(MessageError, match="Row 1: column 'n' of topic 'out' is double"):
+        target.upload(store, rows, clock=clock)
+    with pytest.raises(MessageError, match="Row 0: column 'amount' of topic 'out' is decimal"):
+        target.upload(store, pa.table({"amount": [Decimal("1.25")], "n": [1.0]}), clock=clock)
+    assert not store.objects
+
+
+def test_an_output_with_nested_columns_is_refused_before_anything_is_written(clock: FakeClock) -> None:
+    store = FakeStore(clock)
+    create_topic(store, "out", SCHEMA, clock=clock)
+    nested = Schema((Column("tags", '{"type": "array", "elementType": "string"}'),))
+    with pytest.raises(SchemaError, match="Column 'tags' has the nested or unknown type 'array'"):
+        outputs.Output(store, "out", nested, "pipe", clock=clock)
 
 
 def test_no_producer_moves_the_progress_of_a_pipeline(clock: FakeClock) -> None:

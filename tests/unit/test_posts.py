@@ -156,6 +156,7 @@ def test_every_type_can_be_written_as_csv(posts: Posts, store: FakeStore) -> Non
         ('{"s": "\\ud800", "n": 1}', JSON, ["'s'"]),
         ("[" * 9000, JSON, ["not JSON"]),
         ('{"s": "x", "n": [[{}]]}', JSON, ["'n'"]),
+        ('{"s": "x", "n": 1,\n"n": 2}', JSON, ["not JSON", "a name twice"]),
         (f"{message(1)}\n{{", LINES, ["Line 2", "not JSON"]),
         (f"{message(1)}\n\n[1]", LINES, ["Line 3", "not a JSON object"]),
         (f'{message(1)}\n{{"s": 1, "n": 1}}', LINES, ["Line 2", "'s'"]),
@@ -188,6 +189,22 @@ def test_a_bad_body_is_refused_with_its_place_and_nothing_is_written(
 def test_a_number_that_no_double_can_hold_is_refused(posts: Posts, number: str) -> None:
     row = json.dumps(dict.fromkeys(WIDE.names)).replace('"f": null', f'"f": {number}')
     refused(posts.answer(post(row, path="/topics/wide")), 400, "'f'", "no double")
+
+
+CHANGED = [("f", 2**53 + 1), ("d", "1.125"), ("at", "2026-11-21T09:00:00.000000001Z")]
+
+
+@pytest.mark.parametrize(("name", "value"), CHANGED)
+@pytest.mark.parametrize("kind", [JSON, LINES, CSV])
+def test_a_value_that_would_change_is_refused_with_its_place(posts: Posts, name: str, value: Any, kind: str) -> None:
+    nothing = dict.fromkeys(WIDE.names)
+    if kind == CSV:
+        rows = [WIDE.names, [str(value) if column == name else "" for column in WIDE.names]]
+        body = "\n".join(",".join(row) for row in rows)
+    else:
+        body = f"{json.dumps(nothing)}\n{json.dumps({**nothing, name: value})}"
+    body = f"[{body.replace(chr(10), ',' + chr(10))}]" if kind == JSON else body
+    refused(posts.answer(post(body, kind, path="/topics/wide")), 400, "Line 2", f"'{name}'", f"cannot hold {value!r}")
 
 
 def test_no_depth_is_a_crash(posts: Posts, store: FakeStore) -> None:

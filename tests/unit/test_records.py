@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import json
+import math
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from arro3.core import Table
 from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerless import records
-from brokerless.errors import MessageError, SchemaError
-from brokerless.topics import Schema
+from brokerless.errors import MessageError, SchemaError, StoreError
+from brokerless.topics import Column, Schema
 
 NOW_US = 1_800_000_000_123_456
 ALL = Schema.parse(
@@ -24,6 +28,13 @@ ALL = Schema.parse(
     "n decimal(20,4)"
 )
 EASTER = datetime(2026, 3, 29, 1, 30, 0, 5, tzinfo=UTC)
+
+
+class Nanoseconds(datetime):
+    """As pandas has it."""
+
+    nanosecond = 1
+
 
 ROWS = st.fixed_dictionaries(
     {
@@ -79,6 +90,15 @@ def test_polars_frames_and_large_strings_are_taken() -> None:
 def test_produced_at_is_kept_where_messages_have_it() -> None:
     rows = [{"s": "a", "_produced_at": EASTER}, {"s": "b", "_produced_at": "2026-03-29T03:30:00.000005+02:00"}]
     assert [row["_produced_at"] for row in rows_of(table_of(rows))] == [EASTER, EASTER]
+
+
+def test_messages_without_a_time_get_one_beside_those_that_have_it() -> None:
+    rows = [{"s": "a", "_produced_at": EASTER}, {"s": "b"}, {"s": "c", "_produced_at": None}]
+    expected = [records.microseconds(EASTER), NOW_US, NOW_US]
+    checked = records.to_table(rows, ALL, topic="t", produced_at_us=0)  # as for lines, before they are sent
+    for messages in (rows, checked):
+        found = [records.microseconds(row["_produced_at"]) for row in rows_of(table_of(messages))]
+        assert found == expected
 
 
 def test_missing_columns_of_rows_are_null_and_of_tables_an_error() -> None:
@@ -171,11 +191,73 @@ CASTS: list[tuple[str, pa.Array, bool]] = [
 def test_arrow_columns_are_widened_or_refused(kind: str, column: pa.Array, fits: bool) -> None:
     schema = Schema.parse(f"c {kind}")
     if fits:
-        table = table_of(pa.table({"c": column}), schema)
+        named = pa.schema([pa.field("c", column.type, metadata={"PARQUET:field_id": "1"})])
+        table = table_of(pa.Table.from_arrays([column], schema=named), schema)
         assert rows_of(table)[0]["c"] == (column[0].as_py() if kind != "date" else date(1970, 1, 1))
     else:
-        with pytest.raises(SchemaError, match="'c'"):
+        with pytest.raises((SchemaError, MessageError), match="'c'"):
             table_of(pa.table({"c": column}), schema)
+
+
+BEYOND_DOUBLE, BEYOND_FLOAT = 2**53 + 1, 2**24 + 1
+NANOSECONDS = pa.array([1_000, None, 1_001], pa.timestamp("ns", tz="Europe/Berlin"))
+CHANGED: list[tuple[str, pa.Array, str]] = [
+    ("decimal(10,1)", pa.array([Decimal("1.20"), None, Decimal("1.25")]), "1.25"),
+    ("decimal(10,2)", pa.array([Decimal("1.2"), None, Decimal("1.255")], pa.decimal256(50, 3)), "1.255"),
+    ("float", pa.array([0.1, math.inf, -1e300]), "-1e300"),
+    ("float", pa.array([1, None, BEYOND_FLOAT]), f"{BEYOND_FLOAT}"),
+    ("double", pa.array([2**53, None, BEYOND_DOUBLE]), f"{BEYOND_DOUBLE}"),
+    ("double", pa.array([0, None, 2**64 - 1], pa.uint64()), f"{2**64 - 1}"),
+    ("timestamp", NANOSECONDS, "1970-01-01T00:00:00.000001001Z"),
+    ("timestamp", pa.array([0, None, 2**60], pa.timestamp("s", tz="UTC")), f"the value {2**60}"),
+    ("date", pa.array([0, 86_400_000, 86_400_001], pa.int64()).view(pa.date64()), "1970-01-02T00:00:00.001"),
+    ("integer", pa.array([1, None, 2**31]), f"{2**31}"),
+]
+
+
+@pytest.mark.parametrize(("kind", "column", "shown"), CHANGED)
+def test_an_arrow_value_that_would_change_names_its_row_and_column(kind: str, column: pa.Array, shown: str) -> None:
+    schema = Schema.parse(f"c {kind}")
+    chunks = pa.chunked_array([column[:2], column[2:]])
+    for messages in (pa.table({"c": chunks}), {"c": column}):
+        with pytest.raises(MessageError, match=r"^Row 2: column 'c' of topic 't' is ") as caught:
+            table_of(messages, schema)
+        assert f"cannot hold {shown}" in str(caught.value)
+    assert table_of(pa.table({"c": column[:2]}), schema).num_rows == 2
+
+
+CHANGED_VALUES: list[tuple[str, Any, Any]] = [
+    ("decimal(4,2)", "1.250", "1.255"),
+    ("decimal(4,2)", Decimal("1E1"), Decimal("0.001")),
+    ("float", 1e300 / 1e299, 1e300),
+    ("float", -(2**24) - 2, -BEYOND_FLOAT),
+    ("float", 2**127, 2**128),
+    ("double", 2**53, BEYOND_DOUBLE),
+    ("double", 1732294800123000000, 1732294800123000001),  # what JavaScript writes for the double 1.732294800123e18
+    ("double", np.int64(2**53), np.int64(BEYOND_DOUBLE)),
+    ("double", Decimal("0.1"), Decimal("0.10000000000000000001")),
+    ("timestamp", "2026-03-29T01:30:00.123456000Z", "2026-03-29T01:30:00.123456001Z"),
+    ("timestamp", EASTER, Nanoseconds(2026, 3, 29, tzinfo=UTC)),
+]
+
+
+@pytest.mark.parametrize(("kind", "held", "changed"), CHANGED_VALUES)
+def test_a_value_of_a_row_that_would_change_names_its_row_and_column(kind: str, held: Any, changed: Any) -> None:
+    schema = Schema.parse(f"c {kind}")
+    for messages in ([{"c": held}, {}, {"c": changed}], {"c": [held, None, changed]}):
+        with pytest.raises(MessageError, match=r"^Row 2: column 'c' is .*, which cannot hold ") as caught:
+            table_of(messages, schema)
+        assert repr(changed) in str(caught.value)
+    assert table_of([{"c": held}], schema).num_rows == 1
+
+
+@pytest.mark.parametrize("kind", ["float", "double"])
+def test_fractions_are_rounded_and_numbers_that_are_none_kept(kind: str) -> None:
+    values = [0.1, math.inf, -math.inf, None, 1e-300, 3.4028235e38]
+    for messages in ({"c": pa.array(values)}, [{"c": value} for value in values]):
+        found = table_of(messages, Schema.parse(f"c {kind}")).column("c").to_pylist()
+        assert found[1:4] == [math.inf, -math.inf, None]
+        assert [found[0], found[5]] == pytest.approx([0.1, 3.4028235e38])
 
 
 def test_columns_of_different_lengths_are_refused() -> None:
@@ -195,8 +277,13 @@ def test_nothing_is_an_empty_table(empty: Any) -> None:
 
 
 def test_nested_columns_cannot_be_produced() -> None:
-    with pytest.raises(SchemaError, match="primitive"):
-        records.arrow_type('{"type": "array"}')
+    tags = Column("tags", '{"type": "array", "elementType": "string", "containsNull": true}')
+    with pytest.raises(SchemaError, match=r"Column 'tags' has the nested or unknown type 'array'.*JSON text"):
+        table_of([{"tags": ["a"]}], Schema((tags,)))
+    with pytest.raises(SchemaError, match=r"Column 's' is Struct.*JSON text"):
+        table_of(pa.table({"s": [{"x": 1}]}), Schema.parse("s string"))
+    with pytest.raises(MessageError, match=r"Row 0: column 's' is Utf8"):
+        table_of([{"s": {"x": 1}}], Schema.parse("s string"))
 
 
 def test_microseconds_are_exact() -> None:
@@ -266,7 +353,7 @@ def test_an_iterator_of_rows_is_taken_as_a_whole() -> None:
 def test_arrow_text_that_is_no_utf8_is_refused_before_it_makes_an_object_unreadable(broken: bytes) -> None:
     ends = pa.py_buffer(b"\0\0\0\0" + len(broken).to_bytes(4, "little"))
     text = pa.Array.from_buffers(pa.string(), 1, [None, ends, pa.py_buffer(broken)])
-    with pytest.raises(SchemaError, match="do not fit string"):
+    with pytest.raises(MessageError, match="Row 0: column 's' of topic 't' is string, which cannot hold b"):
         records.to_table(pa.table({"s": text}), Schema.parse("s string"), topic="t", produced_at_us=0)
 
 
@@ -291,11 +378,36 @@ def test_instants_and_days_of_others_outside_the_years_1_to_9999_are_shown_as_nu
 
 @pytest.mark.parametrize("kind", ["decimal(x,y)", "decimal()", "decimal(99,99)", "decimal(5,6)", "decimal"])
 def test_a_decimal_that_is_none_is_refused(kind: str) -> None:
-    with pytest.raises(SchemaError, match="cannot be produced"):
-        records.arrow_type(kind)
+    with pytest.raises(SchemaError, match="'n' has the nested or unknown type"):
+        records.arrow_type(Column("n", kind))
 
 
 def test_a_column_may_be_an_array_that_cannot_be_iterated() -> None:
     columns = {"at": records.constant(0, 2)}
     table = records.to_table(columns, Schema.parse("at timestamp"), topic="t", produced_at_us=0)
     assert table.num_rows == 2
+
+
+@pytest.mark.parametrize("of_pyarrow", [True, False])
+def test_timestamps_as_spark_writes_them_are_read_to_the_microsecond(*, of_pyarrow: bool) -> None:
+    instants = [
+        datetime(year, 3, 1, 23, 59, 59, 999_999, tzinfo=UTC) for year in (1, 1500, 1969, 2026, 2300, 3000, 9999)
+    ]
+    rows = [{"ts": t, "n": 1, "s": {"ts": t, "all": [t, None]}} for t in [*instants, None]]
+    buffer = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows), buffer, use_deprecated_int96_timestamps=True, store_schema=of_pyarrow)
+    assert rows_of(records.decode(buffer.getvalue())) == rows
+
+
+def test_timestamps_as_spark_writes_them_beside_a_map_are_refused() -> None:
+    column = pa.array([[("a", EASTER)]], pa.map_(pa.string(), pa.timestamp("us")))
+    buffer = io.BytesIO()
+    pq.write_table(pa.table({"m": column}), buffer, use_deprecated_int96_timestamps=True, store_schema=False)
+    with pytest.raises(StoreError, match="INT96 timestamps"):
+        records.decode(buffer.getvalue())
+
+
+def test_an_object_whose_values_its_table_cannot_hold_is_refused() -> None:
+    table = Table.from_arrow(pa.table({"n": [Decimal("1.5"), Decimal("1.25")]}))
+    with pytest.raises(StoreError, match=r"a/b does not fit its table. Row 1: column 'n' is decimal\(5,1\)"):
+        records.with_columns(table, [Column("n", "decimal(5,1)")], path="a/b")

@@ -42,7 +42,8 @@ def test_sql_names_and_spellings() -> None:
         ("a text", "unknown type 'text'"),
         ("a decimal(39,1)", "unknown type"),
         ("a decimal(3,4)", "unknown type"),
-        ("a array<string>", "unknown type"),
+        ("a array<string>", "'a' has the nested or unknown type 'array<string>'.*JSON text"),
+        ("a long, b struct<x:int,y:map<string,decimal(3,2)>>, c long", "'b' has the nested or unknown type 'struct<x"),
         ("a string, A long", "twice"),
         ("_a string", "cannot be a column's name"),
         ("_produced_at timestamp", "cannot be a column's name"),
@@ -59,6 +60,11 @@ def test_reserved_names_are_for_the_kit() -> None:
     assert Schema.of([Column("_reason", "string")], reserved=True).names == ("_reason",)
     with pytest.raises(SchemaError):
         Schema.of([Column("_produced_at", "timestamp")], reserved=True)
+
+
+def test_a_nested_column_cannot_be_created() -> None:
+    with pytest.raises(SchemaError, match=r"'tags' has the nested or unknown type 'array'.*JSON text"):
+        Schema.of([Column("tags", '{"type": "array", "elementType": "string"}')])
 
 
 def test_nested_types_can_be_read() -> None:
