@@ -97,6 +97,8 @@ def _caller(authorizer: Any) -> str:
             return f"cognito:{identity}"
         case {"iam": {"userArn": str(arn)}}:
             return "/".join(arn.split("/")[:2]) if ":assumed-role/" in arn else arn
+        case {"iam": {"callerId": str(principal)}}:
+            return f"iam:{principal}"
         case {"jwt": {"claims": {"iss": str(issuer), "sub": str(subject)}}}:
             return f"jwt:{issuer}:{subject}"
     return ""

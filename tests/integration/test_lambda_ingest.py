@@ -383,6 +383,7 @@ ROLE = "arn:aws:sts::123456789012:assumed-role/sensors"
             {"iam": {"userArn": f"{ROLE}/CognitoIdentityCredentials", "cognitoIdentity": {"identityId": "i"}}},
             "cognito:i",
         ),
+        ({"iam": {"callerId": "AIDA"}}, "iam:AIDA"),
         ({"jwt": {"claims": {"iss": "https://issuer", "sub": "user"}, "scopes": None}}, "jwt:https://issuer:user"),
     ],
 )
