@@ -46,6 +46,7 @@ from brokerless.errors import (
     TopicChanged,
     TopicDeleted,
     TopicNotFound,
+    UsageError,
 )
 from brokerless.rows import RowReader, excerpt
 
@@ -129,7 +130,8 @@ class Posts:
         """Commits the request's messages, or says why not.
 
         Raises:
-            BrokerlessError: the function is set up wrongly (credentials, bucket); nothing was written.
+            BrokerlessError: the function is set up wrongly (credentials, bucket), or the log is damaged; nothing
+                was written.
         """
         try:
             topic = self._topic_of(post)
@@ -178,6 +180,10 @@ class Posts:
             raise _Refused(404, reason) from error
         except (DeliveryFailed, ProducerFenced, StoreUnavailable, TopicChanged) as error:
             raise _unavailable(error) from error
+        except UsageError as error:
+            if type(error) is not UsageError:
+                raise  # the operator's, such as settings
+            raise _Refused(400, str(error)) from error  # a sequence that goes back
         if rows := sum(ack.rows for ack in acks if not ack.duplicate):
             self._meter.add(metrics.PRODUCED_MESSAGES, topic, rows)
             self._meter.observe(metrics.PRODUCE_LATENCY, topic, self._clock.monotonic() - begun)

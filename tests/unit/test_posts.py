@@ -350,6 +350,13 @@ def test_headers_that_cannot_be(posts: Posts, store: FakeStore, headers: dict[st
     assert numbers(store) == []
 
 
+def test_a_sequence_that_goes_back_is_refused_and_stops_nobody(posts: Posts, store: FakeStore) -> None:
+    posts.answer(numbered(1, 5))
+    refused(posts.answer(numbered(2, 3)), 400, "Sequence 3", "sequences must grow")
+    assert posts.answer(numbered(3, 6)).status == 200
+    assert numbers(store) == [1, 3]
+
+
 ALICE, BOB = "arn:aws:iam::123456789012:user/alice", "arn:aws:sts::123456789012:assumed-role/bob"
 
 
@@ -529,8 +536,8 @@ def test_nothing_is_refused_by_a_schema_that_could_not_be_looked_at(posts: Posts
 
 def test_what_is_not_written_costs_two_requests(posts: Posts, store: FakeStore) -> None:
     posts.answer(numbered(1, 0))
-    posts.answer(post(message(2)))
     for request, status in ((numbered(1, 0), 200), (post('{"n": 1}'), 400)):
+        posts.answer(request)
         store.requests.clear()
         assert posts.answer(request).status == status
         assert store.requests.keys() == {"GET"}
