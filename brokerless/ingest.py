@@ -197,8 +197,10 @@ class Ingest:
         pending: Sequence[int] = range(len(batch))
         for last in (False, True):
             plan = self._plan(batch, pending)
-            if plan.letters and self._is_outdated(plan):
+            # A dead letter is for good, so the logs are asked first: the schema may be that of a topic that is gone.
+            if plan.letters and self._unconfirmed(plan):
                 plan = self._plan(batch, pending)
+                plan.fail(self._unconfirmed(plan), batch, pending)
             taken.errors += plan.errors
             failed.update(plan.failed)
             stale = self._commit(batch, plan, taken, failed)
@@ -233,7 +235,7 @@ class Ingest:
                 plan.errors.append(error)
                 plan.failed.update(numbers)
                 continue
-            plan.opened.append((topic, stream))
+            plan.opened.append((topic, stream, numbers))
             good, bad = _sorted_out(batch, numbers, reader)
             plan.letters.update({number: (topic, reason) for number, reason in bad.items()})
             for number, row in good.items():
@@ -242,23 +244,22 @@ class Ingest:
         plan.stop_behind_failed(batch, pending)
         return plan
 
-    def _is_outdated(self, plan: _Plan) -> bool:
-        """Whether a topic is no longer the one by whose schema messages were sorted, or cannot be looked at.
+    def _unconfirmed(self, plan: _Plan) -> dict[int, BrokerlessError]:
+        """The messages whose topic is no longer the one by whose schema they were sorted, or cannot be looked at.
 
-        A dead letter is for good, so the logs are asked first. The next plan opens such a topic anew, or fails its
-        messages.
+        The next plan opens these topics anew.
         """
-        outdated = False
-        for topic, stream in plan.opened:
+        found: dict[int, BrokerlessError] = {}
+        for topic, stream, numbers in plan.opened:
             try:
                 if stream:
                     stream.confirm({partition for _, its, partition in plan.rows if its is stream})
                 else:
                     self._producers.get(topic).confirm()
-            except BrokerlessError:
+            except BrokerlessError as error:
                 self._forget(topic)
-                outdated = True
-        return outdated
+                found |= dict.fromkeys(numbers, error)
+        return found
 
     def _commit(self, batch: Sequence[Incoming], plan: _Plan, taken: Taken, failed: set[int]) -> list[int]:
         """Commits all, dead letters first. Returns the messages whose topic turned out to be another."""
@@ -419,14 +420,20 @@ class _Plan:
         letters: whose dead letter each is, and why.
         failed: those whose topic cannot be opened now.
         errors: why.
-        opened: the topics whose schemas sorted the messages, each with its stream.
+        opened: the topics whose schemas sorted the messages, each with its stream and the messages.
     """
 
     rows: dict[tuple[str, _Stream | None, int], dict[int, Row]] = field(default_factory=dict)
     letters: dict[int, tuple[str, str]] = field(default_factory=dict)
     failed: set[int] = field(default_factory=set)
     errors: list[BrokerlessError] = field(default_factory=list)
-    opened: list[tuple[str, _Stream | None]] = field(default_factory=list)
+    opened: list[tuple[str, _Stream | None, list[int]]] = field(default_factory=list)
+
+    def fail(self, found: Mapping[int, BrokerlessError], batch: Sequence[Incoming], pending: Sequence[int]) -> None:
+        """Leaves out messages, and what lies behind them in ordered sources."""
+        self.errors += dict.fromkeys(found.values())
+        self.failed.update(found)
+        self.stop_behind_failed(batch, pending)
 
     def stop_behind_failed(self, batch: Sequence[Incoming], pending: Sequence[int]) -> None:
         """Leaves out what lies behind a failed message of an ordered source.

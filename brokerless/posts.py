@@ -209,11 +209,12 @@ class Posts:
 
         try:
             return attempt()
-        except (TopicChanged, ProducerFenced):
-            # Another topic by now; or another copy of this function answered the client's last request, and has its id
-            # since then. Nothing was written.
+        except TopicChanged:
+            self._producers.forget(topic)  # all of them hold the old one
+        except ProducerFenced:
+            # Another copy of this function answered the client's last request, and has its id since then.
             self._producers.forget(topic, producer_id, namespace=namespace)
-            return attempt()
+        return attempt()  # nothing was written
 
 
 def namespace_of(caller: str) -> str:

@@ -106,7 +106,7 @@ _INGESTED: Final = (
     Mutant(
         "before dead letters are written, the schema is looked at again",
         _INGEST,
-        "            if plan.letters and self._is_outdated(plan):",
+        "            if plan.letters and self._unconfirmed(plan):",
         "            if False:",
         "Good messages of a new schema become dead letters by the old one.",
         by_tests("unit/test_ingest", "test_a_column_that_is_new_makes_no_dead_letters"),

@@ -10,7 +10,7 @@ import pytest
 
 from brokerless import metrics
 from brokerless.admin import create_dead_letters, create_topic, delete_topic
-from brokerless.errors import ConfigError, StoreUnavailable, TopicExists, TopicNotFound
+from brokerless.errors import ConfigError, LogDamaged, StoreUnavailable, TopicExists, TopicNotFound
 from brokerless.ingest import Incoming, Ingest, Routes, Taken, create_ingest_dead_letters
 from brokerless.log import DeltaLog
 from brokerless.metrics import Meter
@@ -333,15 +333,22 @@ def recreate(store: FakeStore, topic: str, schema: Schema = SCHEMA, *, partition
     create_topic(store, topic, schema, partitions=partitions, clock=store.clock)
 
 
+@pytest.mark.parametrize("by_hand", [False, True])
 @pytest.mark.parametrize("bad", [0, 10])
-def test_a_source_that_is_replayed_into_a_topic_created_again_is_taken(store: FakeStore, bad: int) -> None:
+def test_a_source_that_is_replayed_into_a_topic_created_again_is_taken(
+    store: FakeStore, bad: int, by_hand: bool
+) -> None:
     function = ingest(store)
     shard = [stream(n, b"bad" if n < bad else None) for n in range(100)]
     assert counts(function.take(shard)) == (100 - bad, bad, 0, 0)
-    recreate(store, "t")
+    if by_hand:
+        store.delete([path for path in store.objects if path.startswith("t/")])
+        create_topic(store, "t", SCHEMA, clock=store.clock)
+    else:
+        recreate(store, "t")
     assert counts(function.take(shard)) == (100 - bad, 0, bad, 0)
     assert counts(function.take(shard)) == (0, 0, 100, 0)
-    assert numbers(store)[100 - bad :] == list(range(bad, 100))
+    assert numbers(store) == list(range(bad, 100)) * (1 if by_hand else 2)
 
 
 def test_dead_letters_that_are_replayed_after_their_topic_was_deleted_are_kept(store: FakeStore) -> None:
@@ -379,6 +386,16 @@ def test_no_dead_letter_by_a_schema_that_could_not_be_looked_at(store: FakeStore
     assert isinstance(taken.errors[0], StoreUnavailable)
     store.on_get = None
     assert counts(function.take(taken.failed)) == (1, 1, 0, 0)
+
+
+@pytest.mark.parametrize("message", [stream, queued])
+def test_no_dead_letter_by_the_schema_of_a_damaged_log(store: FakeStore, message: Any) -> None:
+    ingest(store).take([message(n) for n in range(3)])
+    ingest(store).take([message(3)])
+    store.objects[DeltaLog(store, "t", clock=store.clock).entry_path(1)] = b""
+    taken = ingest(store).take([message(4, b"bad")])
+    assert counts(taken) == (0, 0, 0, 1)
+    assert isinstance(taken.errors[0], LogDamaged)
 
 
 @pytest.mark.parametrize(("before", "after"), [(3, 5), (5, 3), (1, 4), (4, 1), (4, 4)])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from brokerless.admin import create_topic, delete_topic
-from brokerless.errors import CommitUnknown, ConfigError, MessageError, NotCommitted, TopicDeleted
+from brokerless.errors import CommitUnknown, ConfigError, LogDamaged, MessageError, NotCommitted, TopicDeleted
 from brokerless.log import DeltaLog
 from brokerless.positions import MAX_POSITION, PositionedRow, Written, position_of, txns_of, write_once
 from brokerless.records import decode
@@ -112,6 +112,15 @@ def test_nothing_is_skipped_of_a_topic_that_is_gone(log: DeltaLog, store: FakeSt
     with pytest.raises(TopicDeleted):
         write(log, rows(range(again_from, 6)))
     assert write(again(log), rows(range(again_from, 6))) == Written(6 - again_from, 0, 0)
+
+
+def test_nothing_is_skipped_by_a_log_with_a_damaged_entry(log: DeltaLog, store: FakeStore) -> None:
+    for n in range(4):
+        write(log, rows([n]))
+    store.objects[log.entry_path(2)] = b""
+    for first in (2, 4):
+        with pytest.raises(LogDamaged):
+            write(again(log), rows(range(first, first + 2)))
 
 
 def test_several_sources_go_into_one_commit_and_each_has_its_own_place(log: DeltaLog) -> None:
