@@ -32,7 +32,15 @@ from brokerless import metrics
 from brokerless.admin import create_topic
 from brokerless.clock import SYSTEM, Clock
 from brokerless.entries import PARTITIONS_KEY
-from brokerless.errors import BrokerlessError, ConfigError, SchemaError, TopicDeleted, TopicNotFound, UsageError
+from brokerless.errors import (
+    BrokerlessError,
+    ConfigError,
+    SchemaError,
+    TopicChanged,
+    TopicDeleted,
+    TopicNotFound,
+    UsageError,
+)
 from brokerless.log import DeltaLog
 from brokerless.partitioner import partition_of
 from brokerless.positions import PositionedRow, Written, write_once
@@ -189,8 +197,10 @@ class Ingest:
         pending: Sequence[int] = range(len(batch))
         for last in (False, True):
             plan = self._plan(batch, pending)
-            if plan.letters and not last and self._has_stale(plan):
+            # A dead letter is for good, so the logs are asked first: the schema may be that of a topic that is gone.
+            if plan.letters and self._unconfirmed(plan):
                 plan = self._plan(batch, pending)
+                plan.fail(self._unconfirmed(plan), batch, pending)
             taken.errors += plan.errors
             failed.update(plan.failed)
             stale = self._commit(batch, plan, taken, failed)
@@ -220,34 +230,39 @@ class Ingest:
         for (topic, ordered), numbers in wanted.items():
             try:
                 stream = self._stream(topic) if ordered else None
-                reader = stream.reader if stream else self._reader(topic)
+                reader = stream.reader if stream else RowReader(topic, self._producers.get(topic).schema)
             except BrokerlessError as error:
                 plan.errors.append(error)
                 plan.failed.update(numbers)
                 continue
+            plan.opened.append((topic, stream, numbers))
             good, bad = _sorted_out(batch, numbers, reader)
             plan.letters.update({number: (topic, reason) for number, reason in bad.items()})
             for number, row in good.items():
-                partition = stream.partition_of(batch[number].source) if stream else None
-                plan.rows.setdefault((topic, partition), {})[number] = row
+                partition = stream.partition_of(batch[number].source) if stream else 0
+                plan.rows.setdefault((topic, stream, partition), {})[number] = row
         plan.stop_behind_failed(batch, pending)
         return plan
 
-    def _has_stale(self, plan: _Plan) -> bool:
-        """Whether a topic was deleted or changed since it was opened. The next plan opens it anew."""
-        stale = False
-        for topic in {topic for topic, partition in plan.rows if partition is not None}:
+    def _unconfirmed(self, plan: _Plan) -> dict[int, BrokerlessError]:
+        """The messages whose topic is no longer the one by whose schema they were sorted, or cannot be looked at.
+
+        The next plan opens these topics anew.
+        """
+        found: dict[int, BrokerlessError] = {}
+        for topic, stream, numbers in plan.opened:
             try:
-                self._stream(topic).refresh()
-            except TopicDeleted:
+                if stream:
+                    stream.confirm({partition for _, its, partition in plan.rows if its is stream})
+                else:
+                    self._producers.get(topic).confirm()
+            except BrokerlessError as error:
                 self._forget(topic)
-                stale = True
-            except BrokerlessError:
-                continue  # the commit will say what is wrong
-        return stale
+                found |= dict.fromkeys(numbers, error)
+        return found
 
     def _commit(self, batch: Sequence[Incoming], plan: _Plan, taken: Taken, failed: set[int]) -> list[int]:
-        """Commits all, dead letters first. Returns the messages whose topic turned out to be deleted."""
+        """Commits all, dead letters first. Returns the messages whose topic turned out to be another."""
         letters: dict[tuple[str, bool], dict[int, Row]] = {}
         for number, (topic, reason) in plan.letters.items():
             share = letters.setdefault((topic, batch[number].position is not None), {})
@@ -259,22 +274,29 @@ class Ingest:
                 taken.errors.append(error)
                 failed.update(rows)
         stale: list[int] = []
-        for (topic, partition), rows in plan.rows.items():
+        for (topic, stream, partition), rows in plan.rows.items():
             try:
-                self._write_rows(batch, topic, partition, rows, taken)
+                self._write_rows(batch, topic, stream, partition, rows, taken=taken)
             except BrokerlessError as error:
                 taken.errors.append(error)
                 failed.update(rows)
-                if isinstance(error, TopicDeleted):
+                if isinstance(error, TopicChanged | TopicNotFound):
                     self._forget(topic)
                     stale += rows
         return sorted(stale)
 
     def _write_rows(
-        self, batch: Sequence[Incoming], topic: str, partition: int | None, rows: Mapping[int, Row], taken: Taken
+        self,
+        batch: Sequence[Incoming],
+        topic: str,
+        stream: _Stream | None,
+        partition: int,
+        rows: Mapping[int, Row],
+        *,
+        taken: Taken,
     ) -> None:
         begun = self._clock.monotonic()
-        written = self._write(batch, topic, partition, rows)
+        written = self._write(batch, topic, stream, partition, rows)
         taken.committed += written.rows
         taken.skipped += written.skipped
         if written.rows:
@@ -289,8 +311,8 @@ class Ingest:
         name = dead_letters(topic)
         for last in (False, True):
             try:
-                written = self._write(batch, name, 0 if ordered else None, rows)
-            except (TopicDeleted, TopicNotFound, SchemaError):
+                written = self._write(batch, name, self._stream(name) if ordered else None, 0, rows)
+            except (TopicChanged, TopicNotFound, SchemaError):
                 self._forget(name)
                 if last:
                     raise
@@ -302,13 +324,19 @@ class Ingest:
         if written.rows:
             self._meter.add(metrics.REJECTED_MESSAGES, topic, written.rows)
 
-    def _write(self, batch: Sequence[Incoming], topic: str, partition: int | None, rows: Mapping[int, Row]) -> Written:
-        if partition is None:
+    def _write(
+        self,
+        batch: Sequence[Incoming],
+        topic: str,
+        stream: _Stream | None,
+        partition: int,
+        rows: Mapping[int, Row],
+    ) -> Written:
+        if stream is None:
             producer = self._producers.get(topic)
             before = producer.conflicts
             producer.send(list(rows.values()))
             return Written(len(rows), 0, producer.conflicts - before)
-        stream = self._stream(topic)
         placed = [
             PositionedRow(message.source, message.position, row)
             for message, row in ((batch[number], row) for number, row in rows.items())
@@ -322,9 +350,6 @@ class Ingest:
             timeout_s=self._timeout_s,
             clock=self._clock,
         )
-
-    def _reader(self, topic: str) -> RowReader:
-        return RowReader(topic, self._producers.get(topic).schema)
 
     def _stream(self, topic: str) -> _Stream:
         if topic not in self._streams:
@@ -357,13 +382,31 @@ class _Stream:
         return partition_of(source, self._partitions)
 
     def log(self, partition: int) -> DeltaLog:
+        """The log of a partition.
+
+        Raises:
+            TopicChanged: it was opened later than partition 0, and by then the topic was another.
+        """
         if partition not in self._logs:
-            self._logs[partition] = DeltaLog(self._store, partition_table(self._topic, partition), clock=self._clock)
+            log = DeltaLog(self._store, partition_table(self._topic, partition), clock=self._clock)
+            log.state  # noqa: B018  # reads it
+            # Partition 0 is deleted last and created last: if it is the same after we have read this one, so is this
+            # one. Otherwise it may be of a topic with other columns, or have its sources from another count.
+            self._logs[0].confirm()
+            self._logs[partition] = log
         return self._logs[partition]
 
-    def refresh(self) -> None:
-        for log in self._logs.values():
-            log.refresh()
+    def confirm(self, partitions: set[int]) -> None:
+        """Proves from the logs that this is still the topic that was opened.
+
+        Args:
+            partitions: those that are about to be written to; 0 is always looked at.
+
+        Raises:
+            TopicChanged: it is not.
+        """
+        for partition in sorted({0, *partitions}, reverse=True):
+            self.log(partition).confirm()
 
 
 @dataclass(slots=True)
@@ -371,16 +414,26 @@ class _Plan:
     """What goes where: messages by their number in the batch.
 
     Attributes:
-        rows: by topic and partition; partition None is that of the producer's choice.
+        rows: by topic, stream and partition; without a stream, the partition is the producer's choice. The stream is
+            the one by which they were planned: should the topic prove to be another, the next partition must not be
+            written to by the new stream with what the old one said.
         letters: whose dead letter each is, and why.
         failed: those whose topic cannot be opened now.
         errors: why.
+        opened: the topics whose schemas sorted the messages, each with its stream and the messages.
     """
 
-    rows: dict[tuple[str, int | None], dict[int, Row]] = field(default_factory=dict)
+    rows: dict[tuple[str, _Stream | None, int], dict[int, Row]] = field(default_factory=dict)
     letters: dict[int, tuple[str, str]] = field(default_factory=dict)
     failed: set[int] = field(default_factory=set)
     errors: list[BrokerlessError] = field(default_factory=list)
+    opened: list[tuple[str, _Stream | None, list[int]]] = field(default_factory=list)
+
+    def fail(self, found: Mapping[int, BrokerlessError], batch: Sequence[Incoming], pending: Sequence[int]) -> None:
+        """Leaves out messages, and what lies behind them in ordered sources."""
+        self.errors += dict.fromkeys(found.values())
+        self.failed.update(found)
+        self.stop_behind_failed(batch, pending)
 
     def stop_behind_failed(self, batch: Sequence[Incoming], pending: Sequence[int]) -> None:
         """Leaves out what lies behind a failed message of an ordered source.

@@ -289,7 +289,10 @@ class DeltaLog:
         """
         with self._lock:
             self._check_last()
-            return self.refresh()
+            state = self.refresh()
+            if state.damage is not None:
+                raise state.damage  # a writer must not write to such a log, nor conclude that it need not
+            return state
 
     def load(self, *, with_files: bool = False, strict: bool = True) -> TableState:
         """Replays checkpoint and log anew, without any check of what it finds.

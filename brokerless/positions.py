@@ -2,7 +2,8 @@
 
 A Kinesis shard, a Kafka partition, a message group of an SQS FIFO queue: each delivers its messages in order, and from
 some place on once more when anything went wrong, often cut into other batches. So the place of the last message that a
-partition took stands in the commit that took it, and what is not beyond that place is skipped.
+partition took stands in the commit that took it, and what is not beyond that place is skipped. Before a whole batch is
+skipped, the log is asked: the topic may have been created anew since, and then it has none of it.
 
 A place has up to 189 bits (Kinesis needs 186, SQS 128), a Delta txn holds 63. So it is three txns, ``<source>#2`` (the
 highest bits) to ``<source>#0``, which move together by compare-and-set: a commit names the place from which it moves,
@@ -120,7 +121,8 @@ def write_once(
 
     Raises:
         SchemaError, MessageError: a row does not fit; nothing was written.
-        NotCommitted, TopicDeleted, StoreError: nothing was written.
+        TopicChanged: this is no longer the topic that the log was opened on; nothing was written or skipped.
+        NotCommitted, StoreError: nothing was written.
         CommitUnknown: nobody can say yet; the same call later finds out.
     """
     ordered = sorted(rows, key=lambda row: (row.source, row.position))
@@ -131,6 +133,8 @@ def write_once(
         known = {source: position_of(log, source) for source in sources}
         fresh = _beyond(ordered, known)
         if not fresh:
+            # Nothing of it goes into the log, so only a look can tell whether these positions are those of this topic.
+            log.confirm()
             return Written(0, len(rows), conflicts)
         txns: dict[str, int] = {}
         expect: dict[str, int] = {}

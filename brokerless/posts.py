@@ -17,16 +17,19 @@ answer  when
 ``POST /topics/<topic>``, or ``POST /`` for the default topic. A client that repeats a request after 503 or a lost
 answer writes its messages twice, unless it says who it is and which request this is: ``Producer-Id`` (a lasting name)
 and ``Producer-Sequence`` (0 or more, growing). It then sends one request at a time, and the same request again until
-it is answered; what the log has already is acknowledged with ``duplicate``.
+it is answered; what the log has already is acknowledged with ``duplicate``. Ids belong to the caller that was
+authenticated (``namespace_of``): nobody can use those of another caller, of a library's producer or of a pipeline.
 
 Refused messages are not kept: the client has them, and knows why.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from brokerless import metrics
 from brokerless.bodies import BodyTooLarge, UnsupportedBody, raw_body, table_of
@@ -40,8 +43,10 @@ from brokerless.errors import (
     ProducerFenced,
     SchemaError,
     StoreUnavailable,
+    TopicChanged,
     TopicDeleted,
     TopicNotFound,
+    UsageError,
 )
 from brokerless.rows import RowReader, excerpt
 
@@ -54,8 +59,9 @@ if TYPE_CHECKING:
     from brokerless.producers import Producers
 
 _PATH: Final = re.compile(r"/(?:topics/([^/]+)/?)?")
-# Stricter than the library: no ':', so that no client can take the name of a pipeline's progress.
 _PRODUCER_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
+_EPOCH: Final = "epoch"  # in a name space, its sequences would look like an epoch, which outlives the topic
+_MAX_CALLER: Final = 120
 _SEQUENCE: Final = re.compile(r"[0-9]{1,18}")
 _RETRY_AFTER: Final = {"Retry-After": "2"}
 
@@ -66,6 +72,7 @@ class Post:
 
     Attributes:
         headers: names in small letters.
+        caller: who sends it, as AWS or another gate has found out, never as the sender says; empty if nobody asked.
         body: as the event has it.
         base64_encoded: whether ``body`` is.
     """
@@ -75,6 +82,7 @@ class Post:
     headers: Mapping[str, str]
     body: str
     base64_encoded: bool
+    caller: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +130,8 @@ class Posts:
         """Commits the request's messages, or says why not.
 
         Raises:
-            BrokerlessError: the function is set up wrongly (credentials, bucket); nothing was written.
+            BrokerlessError: the function is set up wrongly (credentials, bucket), or the log is damaged; nothing
+                was written.
         """
         try:
             topic = self._topic_of(post)
@@ -166,10 +175,15 @@ class Posts:
         except (MessageError, SchemaError) as error:
             raise _Refused(400, str(error)) from error
         except (TopicNotFound, TopicDeleted) as error:
+            self._producers.forget(topic)
             reason = f"The topic {topic!r} does not exist."
             raise _Refused(404, reason) from error
-        except (DeliveryFailed, ProducerFenced, StoreUnavailable) as error:
+        except (DeliveryFailed, ProducerFenced, StoreUnavailable, TopicChanged) as error:
             raise _unavailable(error) from error
+        except UsageError as error:
+            if type(error) is not UsageError:
+                raise  # the operator's, such as settings
+            raise _Refused(400, str(error)) from error  # a sequence that goes back
         if rows := sum(ack.rows for ack in acks if not ack.duplicate):
             self._meter.add(metrics.PRODUCED_MESSAGES, topic, rows)
             self._meter.observe(metrics.PRODUCE_LATENCY, topic, self._clock.monotonic() - begun)
@@ -180,20 +194,39 @@ class Posts:
     def _send(
         self, topic: str, data: bytes, post: Post, producer_id: str | None, sequence: int | None
     ) -> tuple[tuple[Ack, ...], int]:
+        namespace = None if producer_id is None else namespace_of(post.caller)
+
         def attempt() -> tuple[tuple[Ack, ...], int]:
-            producer = self._producers.get(topic, producer_id)
-            reader = RowReader(topic, producer.schema)
-            table = table_of(data, content_type=post.headers.get("content-type", ""), reader=reader)
+            producer = self._producers.get(topic, producer_id, namespace=namespace)
             before = producer.conflicts
-            return producer.send(table, sequence=sequence), producer.conflicts - before
+            try:
+                reader = RowReader(topic, producer.schema)
+                table = table_of(data, content_type=post.headers.get("content-type", ""), reader=reader)
+                return producer.send(table, sequence=sequence), producer.conflicts - before
+            except (MessageError, SchemaError):
+                producer.confirm()  # the topic may have other columns by now
+                raise
 
         try:
             return attempt()
-        except (TopicDeleted, ProducerFenced):
-            # Deleted and created again; or another copy of this function answered the client's last request, and has
-            # its id since then. Nothing was written.
-            self._producers.forget(topic, producer_id)
-            return attempt()
+        except TopicChanged:
+            self._producers.forget(topic)  # all of them hold the old one
+        except ProducerFenced:
+            # Another copy of this function answered the client's last request, and has its id since then.
+            self._producers.forget(topic, producer_id, namespace=namespace)
+        return attempt()  # nothing was written
+
+
+def namespace_of(caller: str) -> str:
+    """Where the producer ids of a caller live: apart from those of the library, of pipelines and of other callers.
+
+    Letters, digits, '.', '_' and '-' stay, other characters are escaped with '%'. What is too long is cut, with a hash
+    behind '~', which no escaped name has.
+    """
+    name = quote(caller, safe="").replace("~", "%7E")
+    if len(name) > _MAX_CALLER:
+        name = f"{name[:_MAX_CALLER]}~{hashlib.sha256(caller.encode()).hexdigest()}"
+    return f"http/{name or 'anonymous'}"
 
 
 def _identity(headers: Mapping[str, str]) -> tuple[str | None, int | None]:
@@ -203,8 +236,10 @@ def _identity(headers: Mapping[str, str]) -> tuple[str | None, int | None]:
     if producer_id is None or sequence is None:
         reason = "Producer-Id and Producer-Sequence belong together. Send both, or none."
         raise _Refused(400, reason)
-    if not _PRODUCER_ID.fullmatch(producer_id):
-        reason = f"Producer-Id {excerpt(producer_id)} must be 1 to 200 letters, digits, '.', '_' or '-'."
+    if not _PRODUCER_ID.fullmatch(producer_id) or producer_id == _EPOCH:
+        reason = (
+            f"Producer-Id {excerpt(producer_id)} must be 1 to 200 letters, digits, '.', '_' or '-', not '{_EPOCH}'."
+        )
         raise _Refused(400, reason)
     if not _SEQUENCE.fullmatch(sequence):
         reason = f"Producer-Sequence {excerpt(sequence)} must be a number of at most 18 digits."
@@ -219,6 +254,9 @@ def _unavailable(error: BrokerlessError) -> _Refused:
         return _Refused(429, reason, _RETRY_AFTER, unknown=False)
     if isinstance(cause, ProducerFenced):
         reason = "Another request with this Producer-Id is under way; nothing was written. Send one at a time."
+        return _Refused(503, reason, _RETRY_AFTER, unknown=False)
+    if isinstance(cause, TopicChanged):
+        reason = "The topic was changed or created again meanwhile; nothing was written. Send the request again."
         return _Refused(503, reason, _RETRY_AFTER, unknown=False)
     if isinstance(cause, CommitUnknown):
         reason = (

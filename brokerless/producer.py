@@ -235,6 +235,18 @@ class Producer:
         refuse_copy(self._opened_in, "producer")
         return self._writers[partition].last_sequence()
 
+    def confirm(self) -> None:
+        """Proves from the log that the topic is still the one that was opened, with the same columns: two GETs.
+
+        To be called before a message is refused for its columns: another topic of this name may take it.
+
+        Raises:
+            TopicChanged: it is not. Open the producer again.
+            StoreError: the log could not be read.
+        """
+        # Partition 0 is deleted last and created last: while it is the same, so is the topic.
+        self._writers[0].log.confirm()
+
     @property
     def conflicts(self) -> int:
         """How many conditional PUTs were sent in vain since this producer was opened: mostly, others came first."""

@@ -16,7 +16,7 @@ MAX_KEPT: Final = 64
 
 
 class Producers:
-    """One producer for each topic and producer id. For one thread.
+    """One producer for each topic, name space and producer id. For one thread.
 
     Args:
         store: where the topics are.
@@ -28,19 +28,25 @@ class Producers:
         self._store = store
         self._timeout_s = timeout_s
         self._clock = clock
-        self._kept: OrderedDict[tuple[str, str | None], Producer] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str | None, str | None], Producer] = OrderedDict()
 
-    def get(self, topic: str, producer_id: str | None = None) -> Producer:
+    def get(self, topic: str, producer_id: str | None = None, *, namespace: str | None = None) -> Producer:
         """The producer, opened if it is not kept.
+
+        Args:
+            topic: where to.
+            producer_id: None for the producer without one.
+            namespace: whose id it is.
 
         Raises:
             TopicNotFound, ConfigError, StoreError: it cannot be opened.
         """
-        key = topic, producer_id
+        key = topic, namespace, producer_id
         if key not in self._kept:
             self._kept[key] = Producer(
                 topic,
                 producer_id=producer_id,
+                namespace=namespace,
                 delivery_timeout_s=self._timeout_s,
                 store=self._store,
                 clock=self._clock,
@@ -50,7 +56,8 @@ class Producers:
         self._kept.move_to_end(key)
         return self._kept[key]
 
-    def forget(self, topic: str, producer_id: str | None = None) -> None:
+    def forget(self, topic: str, producer_id: str | None = None, *, namespace: str | None = None) -> None:
         """Closes the topic's producers, or only the one with this id: the next ``get`` opens it anew."""
-        for key in [key for key in self._kept if key[0] == topic and producer_id in {None, key[1]}]:
+        one = topic, namespace, producer_id
+        for key in [key for key in self._kept if (key[0] == topic if producer_id is None else key == one)]:
             self._kept.pop(key).close()

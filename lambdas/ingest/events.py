@@ -82,7 +82,26 @@ def post_of(event: dict[str, Any]) -> Post | None:
         headers={name.lower(): value for name, value in request.headers.items()},
         body=request.body or "",
         base64_encoded=bool(request.is_base64_encoded),
+        caller=_caller(event["requestContext"].get("authorizer")),
     )
+
+
+def _caller(authorizer: Any) -> str:
+    """Who sends a request, as AWS has found out; empty if nobody had to say, or if it says it in a way of its own.
+
+    A role is named without its session: the copies of a program share the role, and each has a session of its own.
+    """
+    match authorizer:
+        # All users of an identity pool have one role.
+        case {"iam": {"cognitoIdentity": {"identityId": str(identity)}}}:
+            return f"cognito:{identity}"
+        case {"iam": {"userArn": str(arn)}}:
+            return "/".join(arn.split("/")[:2]) if ":assumed-role/" in arn else arn
+        case {"iam": {"callerId": str(principal)}}:
+            return f"iam:{principal}"
+        case {"jwt": {"claims": {"iss": str(issuer), "sub": str(subject)}}}:
+            return f"jwt:{issuer}:{subject}"
+    return ""
 
 
 def batch_of(event: dict[str, Any]) -> Batch:

@@ -363,6 +363,48 @@ def test_a_request_that_is_repeated_after_a_cold_start_is_written_once(
     assert column(settings, "t") == [1]
 
 
+ROLE = "arn:aws:sts::123456789012:assumed-role/sensors"
+
+
+@pytest.mark.parametrize(
+    ("authorizer", "caller"),
+    [
+        (None, ""),
+        ({}, ""),
+        ({"iam": None}, ""),
+        ({"lambda": {"user": "x"}}, ""),
+        (
+            {"iam": {"userArn": "arn:aws:iam::123456789012:user/plant/alice"}},
+            "arn:aws:iam::123456789012:user/plant/alice",
+        ),
+        ({"iam": {"userArn": f"{ROLE}/copy-1", "callerId": "AROA:copy-1", "cognitoIdentity": None}}, ROLE),
+        ({"iam": {"userArn": f"{ROLE}/copy-2", "callerId": "AROA:copy-2"}}, ROLE),
+        (
+            {"iam": {"userArn": f"{ROLE}/CognitoIdentityCredentials", "cognitoIdentity": {"identityId": "i"}}},
+            "cognito:i",
+        ),
+        ({"iam": {"callerId": "AIDA"}}, "iam:AIDA"),
+        ({"jwt": {"claims": {"iss": "https://issuer", "sub": "user"}, "scopes": None}}, "jwt:https://issuer:user"),
+    ],
+)
+def test_a_caller_is_who_aws_says(authorizer: Any, caller: str) -> None:
+    from lambdas.ingest.events import post_of
+
+    event = request(text(1), caller="arn:aws:iam::123456789012:user/claimed")
+    event["requestContext"]["authorizer"] = authorizer
+    post = post_of(event)
+    assert post is not None
+    assert post.caller == caller
+
+
+def test_callers_have_producer_ids_of_their_own(function: Any, settings: Settings) -> None:
+    for n, name in enumerate(("alice", "bob", "alice")):
+        event = request(text(n), Producer_Id="sensor", Producer_Sequence="7")
+        event["requestContext"]["authorizer"] = {"iam": {"userArn": f"arn:aws:iam::123456789012:user/{name}"}}
+        assert json.loads(call(function, event)["body"])["acks"][0]["duplicate"] == (n == 2)
+    assert column(settings, "t") == [0, 1]
+
+
 # What is seen from outside
 
 

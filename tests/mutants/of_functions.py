@@ -26,13 +26,13 @@ _LETTERS: Final = (
 )
 _ROWS: Final = (
     "        stale: list[int] = []\n"
-    "        for (topic, partition), rows in plan.rows.items():\n"
+    "        for (topic, stream, partition), rows in plan.rows.items():\n"
     "            try:\n"
-    "                self._write_rows(batch, topic, partition, rows, taken)\n"
+    "                self._write_rows(batch, topic, stream, partition, rows, taken=taken)\n"
     "            except BrokerlessError as error:\n"
     "                taken.errors.append(error)\n"
     "                failed.update(rows)\n"
-    "                if isinstance(error, TopicDeleted):\n"
+    "                if isinstance(error, TopicChanged | TopicNotFound):\n"
     "                    self._forget(topic)\n"
     "                    stale += rows\n"
 )
@@ -106,10 +106,49 @@ _INGESTED: Final = (
     Mutant(
         "before dead letters are written, the schema is looked at again",
         _INGEST,
-        "            if plan.letters and not last and self._has_stale(plan):",
+        "            if plan.letters and self._unconfirmed(plan):",
         "            if False:",
         "Good messages of a new schema become dead letters by the old one.",
-        by_tests("unit/test_ingest", "test_dead_letters_of_a_schema_that_is_gone_are_not_written"),
+        by_tests("unit/test_ingest", "test_a_column_that_is_new_makes_no_dead_letters"),
+    ),
+    Mutant(
+        "before a batch is skipped, the log is asked",
+        _POSITIONS,
+        "            log.confirm()\n",
+        "",
+        "What is replayed into a topic that was created anew is reported as skipped, and is nowhere.",
+        by_tests("unit/test_positions", "test_nothing_is_skipped_of_a_topic_that_is_gone"),
+    ),
+    Mutant(
+        "a log that is opened late is of the topic that was opened",
+        _INGEST,
+        "            self._logs[0].confirm()\n",
+        "",
+        "A function that is warm over a change of partitions writes where nobody looks for its positions.",
+        by_tests(
+            "unit/test_ingest",
+            "test_a_topic_created_again_with_other_partitions_has_each_message_where_it_belongs",
+        ),
+    ),
+    Mutant(
+        "before a request is refused for its columns, the log is asked",
+        _POSTS,
+        "                producer.confirm()  # the topic may have other columns by now\n",
+        "                pass\n",
+        "Each message with a column that is new gets a 400 for as long as the function is warm.",
+        by_tests("unit/test_posts", "test_a_column_that_is_new_is_known_to_the_next_request"),
+    ),
+    Mutant(
+        "producer ids from outside have a name space of their caller",
+        _POSTS,
+        "        namespace = None if producer_id is None else namespace_of(post.caller)\n",
+        "        namespace = None\n",
+        "A client fences a producer of the library by its id, and what that sends next counts as there already.",
+        by_tests(
+            "unit/test_posts",
+            "test_a_request_cannot_fence_a_producer_of_the_library",
+            "test_callers_with_the_same_producer_id_do_not_hinder_each_other",
+        ),
     ),
     Mutant(
         "a Kinesis message has its position",

@@ -10,14 +10,15 @@ import pytest
 
 from brokerless import metrics
 from brokerless.admin import create_dead_letters, create_topic, delete_topic
-from brokerless.errors import ConfigError, StoreUnavailable, TopicExists, TopicNotFound
+from brokerless.errors import ConfigError, LogDamaged, StoreUnavailable, TopicExists, TopicNotFound
 from brokerless.ingest import Incoming, Ingest, Routes, Taken, create_ingest_dead_letters
 from brokerless.log import DeltaLog
 from brokerless.metrics import Meter
 from brokerless.partitioner import partition_of
 from brokerless.producers import Producers
 from brokerless.records import decode
-from brokerless.topics import Schema
+from brokerless.topics import Schema, partition_table
+from tests.support.altered import alter
 from tests.support.fakes import FakeClock, FakeStore, Put
 
 SCHEMA = Schema.parse("s string, n long")
@@ -344,6 +345,110 @@ def test_a_topic_that_was_deleted_and_created_again_is_opened_anew(
     create_topic(store, "t", Schema.parse(schema), clock=clock)
     taken = function.take([message(2)])
     assert counts(taken) == ((1, 0, 0, 0) if schema == "s string, n long" else (0, 1, 0, 0))
+
+
+def recreate(store: FakeStore, topic: str, schema: Schema = SCHEMA, *, partitions: int = 1) -> None:
+    delete_topic(store, topic, clock=store.clock)
+    create_topic(store, topic, schema, partitions=partitions, clock=store.clock)
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+@pytest.mark.parametrize("bad", [0, 10])
+def test_a_source_that_is_replayed_into_a_topic_created_again_is_taken(
+    store: FakeStore, bad: int, by_hand: bool
+) -> None:
+    function = ingest(store)
+    shard = [stream(n, b"bad" if n < bad else None) for n in range(100)]
+    assert counts(function.take(shard)) == (100 - bad, bad, 0, 0)
+    if by_hand:
+        store.delete([path for path in store.objects if path.startswith("t/")])
+        create_topic(store, "t", SCHEMA, clock=store.clock)
+    else:
+        recreate(store, "t")
+    assert counts(function.take(shard)) == (100 - bad, 0, bad, 0)
+    assert counts(function.take(shard)) == (0, 0, 100, 0)
+    assert numbers(store) == list(range(bad, 100)) * (1 if by_hand else 2)
+
+
+def test_dead_letters_that_are_replayed_after_their_topic_was_deleted_are_kept(store: FakeStore) -> None:
+    function = ingest(store)
+    shard = [stream(n, b"bad") for n in range(5)]
+    function.take(shard)
+    delete_topic(store, "t.dead_letters", clock=store.clock)
+    assert counts(function.take(shard)) == (0, 5, 0, 0)
+
+
+@pytest.mark.parametrize("message", [stream, queued])
+@pytest.mark.parametrize("how", ["created again", "altered"])
+def test_a_column_that_is_new_makes_no_dead_letters(store: FakeStore, message: Any, how: str) -> None:
+    function = ingest(store)
+    function.take([message(1)])
+    more = Schema.parse("s string, n long, t string")
+    recreate(store, "t", more) if how == "created again" else alter(store, "t", more)
+    batch = [message(n, b'{"s": "x", "n": %d, "t": "y"}' % n) for n in range(2, 6)]
+    assert counts(function.take(batch)) == (4, 0, 0, 0)
+    assert numbers(store)[1:] == [2, 3, 4, 5]
+    assert counts(function.take([message(6)])) == (0, 1, 0, 0), "its columns are the old ones"
+
+
+@pytest.mark.parametrize("message", [stream, queued])
+def test_no_dead_letter_by_a_schema_that_could_not_be_looked_at(store: FakeStore, message: Any) -> None:
+    function = ingest(store)
+    function.take([message(1)])
+
+    def fail(path: str) -> None:
+        raise StoreUnavailable(path)
+
+    store.on_get = fail
+    taken = function.take([message(2, b"bad"), message(3)])
+    assert counts(taken) == (0, 0, 0, 2)
+    assert isinstance(taken.errors[0], StoreUnavailable)
+    store.on_get = None
+    assert counts(function.take(taken.failed)) == (1, 1, 0, 0)
+
+
+@pytest.mark.parametrize("message", [stream, queued])
+def test_no_dead_letter_by_the_schema_of_a_damaged_log(store: FakeStore, message: Any) -> None:
+    ingest(store).take([message(n) for n in range(3)])
+    ingest(store).take([message(3)])
+    store.objects[DeltaLog(store, "t", clock=store.clock).entry_path(1)] = b""
+    taken = ingest(store).take([message(4, b"bad")])
+    assert counts(taken) == (0, 0, 0, 1)
+    assert isinstance(taken.errors[0], LogDamaged)
+
+
+@pytest.mark.parametrize(("before", "after"), [(3, 5), (5, 3), (1, 4), (4, 1), (4, 4)])
+@pytest.mark.parametrize("warmed", [0, 1, 20])
+@pytest.mark.parametrize("size", [1, 3, 20])
+def test_a_topic_created_again_with_other_partitions_has_each_message_where_it_belongs(
+    store: FakeStore, clock: FakeClock, before: int, after: int, warmed: int, size: int
+) -> None:
+    # A function that is warm for some of the partitions, and another one that gets everything again.
+    create_topic(store, "missing", SCHEMA, partitions=before, clock=clock)
+    sources = [f"kafka/c/t/{n}" for n in range(20)]
+    batch = [stream(n, source=source, topic="missing") for n, source in enumerate(sources)]
+    warm = ingest(store)
+    warm.take([stream(100, topic="missing", source=sources[0])])
+    warm.take(batch[1:warmed])
+    recreate(store, "missing", partitions=after)
+    tables = [partition_table("missing", number) for number in range(max(before, after))]
+    old = [len(numbers(store, table)) for table in tables]
+    for first in range(0, 20, size):
+        part = batch[::-1][first : first + size]
+        assert counts(warm.take(part)) == (len(part), 0, 0, 0)
+    assert counts(ingest(store).take(batch)) == (0, 0, 20, 0)
+    assert counts(warm.take(batch)) == (0, 0, 20, 0)
+    for number, table in enumerate(tables):
+        expected = [n for n, source in enumerate(sources) if number < after and partition_of(source, after) == number]
+        assert sorted(numbers(store, table)[old[number] :]) == expected
+
+
+def test_a_log_that_is_opened_late_has_the_columns_of_the_topic(store: FakeStore) -> None:
+    function = ingest(store, default="other")
+    sources = {partition_of(name, 3): name for name in (f"kafka/c/t/{n}" for n in range(20))}
+    function.take([stream(1, source=sources[0])])
+    recreate(store, "other", Schema.parse("n long"), partitions=3)
+    assert counts(function.take([stream(1, source=sources[2]), stream(2, source=sources[1])])) == (0, 2, 0, 0)
 
 
 def test_dead_letters_of_a_schema_that_is_gone_are_not_written(store: FakeStore, clock: FakeClock) -> None:

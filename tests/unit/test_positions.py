@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from brokerless.admin import create_topic
-from brokerless.errors import CommitUnknown, ConfigError, MessageError, NotCommitted
+from brokerless.admin import create_topic, delete_topic
+from brokerless.errors import CommitUnknown, ConfigError, LogDamaged, MessageError, NotCommitted, TopicDeleted
 from brokerless.log import DeltaLog
 from brokerless.positions import MAX_POSITION, PositionedRow, Written, position_of, txns_of, write_once
 from brokerless.records import decode
@@ -91,14 +91,36 @@ def test_a_batch_that_comes_again_with_other_boundaries_is_written_once(log: Del
     assert read(log) == list(range(60))
 
 
-def test_warm_it_costs_two_requests_and_a_repetition_none(log: DeltaLog, store: FakeStore) -> None:
+def test_warm_it_costs_two_requests_and_a_repetition_two_to_be_sure(log: DeltaLog, store: FakeStore) -> None:
     write(log, rows([1]))
     store.requests.clear()
     assert write(log, rows([2, 3])) == Written(2, 0, 0)
     assert store.requests == {"PUT": 2}
     store.requests.clear()
     assert write(log, rows([1, 2, 3])) == Written(0, 3, 0)
-    assert not store.requests
+    assert store.requests.keys() == {"GET"}
+    assert store.requests.total() <= 2
+
+
+@pytest.mark.parametrize("again_from", [0, 3])
+def test_nothing_is_skipped_of_a_topic_that_is_gone(log: DeltaLog, store: FakeStore, again_from: int) -> None:
+    write(log, rows(range(6)))
+    delete_topic(store, "t", clock=store.clock)
+    with pytest.raises(TopicDeleted):
+        write(log, rows(range(again_from, 6)))
+    create_topic(store, "t", SCHEMA, clock=store.clock)
+    with pytest.raises(TopicDeleted):
+        write(log, rows(range(again_from, 6)))
+    assert write(again(log), rows(range(again_from, 6))) == Written(6 - again_from, 0, 0)
+
+
+def test_nothing_is_skipped_by_a_log_with_a_damaged_entry(log: DeltaLog, store: FakeStore) -> None:
+    for n in range(4):
+        write(log, rows([n]))
+    store.objects[log.entry_path(2)] = b""
+    for first in (2, 4):
+        with pytest.raises(LogDamaged):
+            write(again(log), rows(range(first, first + 2)))
 
 
 def test_several_sources_go_into_one_commit_and_each_has_its_own_place(log: DeltaLog) -> None:

@@ -6,20 +6,23 @@ import base64
 import gzip
 import json
 import tracemalloc
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from brokerless import metrics
 from brokerless.admin import create_topic, delete_topic
-from brokerless.errors import AccessDenied, DeliveryFailed
+from brokerless.errors import AccessDenied, DeliveryFailed, StoreUnavailable
 from brokerless.ingest import Routes
 from brokerless.log import DeltaLog
 from brokerless.metrics import Meter
-from brokerless.posts import Answer, Post, Posts
+from brokerless.posts import Answer, Post, Posts, namespace_of
+from brokerless.producer import Producer
 from brokerless.producers import MAX_KEPT, Producers
 from brokerless.records import decode
-from brokerless.topics import Schema
+from brokerless.topics import Schema, partition_table
+from tests.support.altered import alter
 from tests.support.fakes import FakeClock, FakeStore, Put
 
 SCHEMA = Schema.parse("s string, n long")
@@ -72,6 +75,11 @@ def numbers(store: FakeStore, table: str = "t") -> list[int]:
 
 def message(n: int) -> str:
     return json.dumps({"s": "x", "n": n})
+
+
+def recreate(store: FakeStore, topic: str = "t", schema: Schema = SCHEMA, *, partitions: int = 1) -> None:
+    delete_topic(store, topic, clock=store.clock)
+    create_topic(store, topic, schema, partitions=partitions, clock=store.clock)
 
 
 def refused(answer: Answer, status: int, *words: str) -> None:
@@ -317,8 +325,9 @@ def test_without_a_default_topic_a_request_names_one(store: FakeStore) -> None:
 # Who sends, and which request it is
 
 
-def numbered(n: int, sequence: int | str, producer_id: str = "sensor-1") -> Post:
-    return post(message(n), producer_id=producer_id, producer_sequence=str(sequence))
+def numbered(n: int, sequence: int | str, producer_id: str = "sensor-1", caller: str = "") -> Post:
+    request = post(message(n), producer_id=producer_id, producer_sequence=str(sequence))
+    return replace(request, caller=caller)
 
 
 def test_a_request_that_is_repeated_is_written_once(posts: Posts, store: FakeStore) -> None:
@@ -356,6 +365,68 @@ def test_copies_of_the_function_take_a_clients_requests_in_turn(store: FakeStore
 def test_headers_that_cannot_be(posts: Posts, store: FakeStore, headers: dict[str, str]) -> None:
     refused(posts.answer(post(message(1), **headers)), 400, "Producer-")
     assert numbers(store) == []
+
+
+def test_a_sequence_that_goes_back_is_refused_and_stops_nobody(posts: Posts, store: FakeStore) -> None:
+    posts.answer(numbered(1, 5))
+    refused(posts.answer(numbered(2, 3)), 400, "Sequence 3", "sequences must grow")
+    assert posts.answer(numbered(3, 6)).status == 200
+    assert numbers(store) == [1, 3]
+
+
+ALICE, BOB = "arn:aws:iam::123456789012:user/alice", "arn:aws:sts::123456789012:assumed-role/bob"
+
+
+def test_a_request_cannot_fence_a_producer_of_the_library(posts: Posts, store: FakeStore, clock: FakeClock) -> None:
+    billing = Producer("t", producer_id="billing", store=store, clock=clock)
+    billing.send([{"s": "x", "n": 1}], sequence=0)
+    for caller in ("", ALICE):
+        assert posts.answer(numbered(2, 100, "billing", caller)).status == 200
+    (ack,) = billing.send([{"s": "x", "n": 3}], sequence=1)
+    assert not ack.duplicate
+    # Nor is what it sends after a restart taken for a repetition.
+    with Producer("t", producer_id="billing", store=store, clock=clock) as restarted:
+        (ack,) = restarted.send([{"s": "x", "n": 4}], sequence=2)
+    assert not ack.duplicate
+    assert numbers(store) == [1, 2, 2, 3, 4]
+
+
+def test_callers_with_the_same_producer_id_do_not_hinder_each_other(posts: Posts, store: FakeStore) -> None:
+    callers = ("", ALICE, BOB)
+    for n, caller in enumerate(callers):
+        for duplicate in (False, True):
+            (ack,) = posts.answer(numbered(n, 7, "sensor", caller)).content["acks"]
+            assert ack["duplicate"] == duplicate
+    commits = DeltaLog(store, "t", clock=store.clock).state.version
+    for n, caller in enumerate(callers, start=3):
+        assert posts.answer(numbered(n, 8, "sensor", caller)).status == 200
+    assert numbers(store) == list(range(6))
+    assert DeltaLog(store, "t", clock=store.clock).state.version == commits + 3, "somebody had to take the id over"
+
+
+@pytest.mark.parametrize(
+    ("caller", "namespace"),
+    [
+        ("", "http/anonymous"),
+        (ALICE, "http/arn%3Aaws%3Aiam%3A%3A123456789012%3Auser%2Falice"),
+        ("a.b-c_d", "http/a.b-c_d"),
+        ("a/epoch", "http/a%2Fepoch"),
+        ("100%~é\n", "http/100%25%7E%C3%A9%0A"),
+    ],
+)
+def test_a_caller_is_a_name_space(caller: str, namespace: str) -> None:
+    assert namespace_of(caller) == namespace
+
+
+def test_long_callers_stay_apart_in_bounded_names() -> None:
+    names = {namespace_of("x" * length) for length in (100, 101, 200, 201, 1000, 5000)}
+    assert len(names) == 6
+    assert max(map(len, names)) <= 205
+
+
+def test_an_id_that_would_be_an_epoch_is_refused(posts: Posts) -> None:
+    # Topics that are created again keep the epochs: its old sequences would hide the new ones.
+    refused(posts.answer(numbered(1, 0, "epoch")), 400, "Producer-Id")
 
 
 def test_producers_are_kept_up_to_a_number(store: FakeStore, clock: FakeClock) -> None:
@@ -422,6 +493,79 @@ def test_a_stale_handle_is_opened_anew_within_the_request(posts: Posts, store: F
     create_topic(store, "t", SCHEMA, clock=clock)
     assert posts.answer(post(message(2))).status == 200
     assert numbers(store)[-1:] == [2]
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_request_that_is_repeated_into_a_topic_created_again_is_written(
+    posts: Posts, store: FakeStore, by_hand: bool
+) -> None:
+    requests = [numbered(n, n) for n in range(6)]
+    for request in requests:
+        posts.answer(request)
+    if by_hand:
+        store.delete([path for path in store.objects if path.startswith("t/")])
+        create_topic(store, "t", SCHEMA, clock=store.clock)
+    else:
+        recreate(store)
+    for duplicate in (False, True):
+        acks = [ack for request in requests for ack in posts.answer(request).content["acks"]]
+        assert [ack["duplicate"] for ack in acks] == [duplicate] * 6
+    assert numbers(store) == [*([] if by_hand else range(6)), *range(6)]
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2), (1, 4), (4, 1)])
+def test_a_topic_created_again_with_other_partitions_takes_each_request_once(
+    store: FakeStore, clock: FakeClock, before: int, after: int
+) -> None:
+    create_topic(store, "missing", SCHEMA, partitions=before, clock=clock)
+    warm = opened(store, default="missing")
+    for n in range(2):  # not so many that each partition's log is open
+        warm.answer(numbered(n, n))
+    recreate(store, "missing", partitions=after)
+    tables = [partition_table("missing", number) for number in range(max(before, after))]
+    sent = [numbers(store, table) for table in tables]
+    for copy in (warm, opened(store, default="missing")):
+        assert {copy.answer(numbered(n, n)).status for n in range(12)} == {200}
+    taken = [numbers(store, table)[len(old) :] for table, old in zip(tables, sent, strict=True)]
+    assert taken == [[n for n in range(12) if n % after == number] for number in range(len(tables))]
+
+
+@pytest.mark.parametrize("sequences", [False, True])
+@pytest.mark.parametrize("how", ["created again", "altered", "altered before its log was read"])
+def test_a_column_that_is_new_is_known_to_the_next_request(
+    store: FakeStore, clock: FakeClock, how: str, sequences: bool
+) -> None:
+    posts = opened(store)
+    more = Schema.parse("s string, n long, t string")
+    first, headers = ({"producer_id": "sensor", "producer_sequence": n} if sequences else {} for n in "45")
+    posts.answer(post("bad" if how.endswith("read") else message(1), **first))
+    recreate(store, schema=more) if how == "created again" else alter(store, "t", more)
+    request = post('{"s": "x", "n": 2, "t": "y"}', **headers)
+    assert posts.answer(request).status == 200
+    refused(posts.answer(post(message(3), **headers)), 400, "lacks the column 't'")
+    assert numbers(store)[-1:] == [2]
+
+
+def test_nothing_is_refused_by_a_schema_that_could_not_be_looked_at(posts: Posts, store: FakeStore) -> None:
+    posts.answer(numbered(1, 0))
+
+    def fail(path: str) -> None:
+        raise StoreUnavailable(path)
+
+    store.on_get = fail
+    refused(posts.answer(post('{"n": 1}')), 503, "nothing was written")
+    refused(posts.answer(numbered(1, 0)), 503, "nothing was written")
+    assert posts.answer(numbered(2, 1)).status == 200
+
+
+def test_what_is_not_written_costs_two_requests(posts: Posts, store: FakeStore) -> None:
+    posts.answer(numbered(1, 0))
+    for request, status in ((numbered(1, 0), 200), (post('{"n": 1}'), 400)):
+        posts.answer(request)
+        store.requests.clear()
+        assert posts.answer(request).status == status
+        assert store.requests.keys() == {"GET"}
+        assert store.requests.total() <= 2
 
 
 def test_what_happened_is_counted_and_only_for_allowed_topics(store: FakeStore) -> None:
