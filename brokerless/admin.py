@@ -98,7 +98,8 @@ def describe_topic(store: Store, topic: str, *, clock: Clock = SYSTEM) -> Topic:
     """
     check_name(topic)
     heads: list[int] = []
-    log = DeltaLog(store, topic, clock=clock)
+    # Who only looks can do without an entry that cannot be read.
+    log = DeltaLog(store, topic, clock=clock, skip_damaged=True)
     try:
         metadata = log.state.metadata
     except (TopicNotFound, TopicDeleted):
@@ -111,7 +112,8 @@ def describe_topic(store: Store, topic: str, *, clock: Clock = SYSTEM) -> Topic:
     heads.append(log.state.version)
     try:
         for number in range(1, partitions):
-            heads.append(DeltaLog(store, partition_table(topic, number), clock=clock).state.version)
+            part = DeltaLog(store, partition_table(topic, number), clock=clock, skip_damaged=True)
+            heads.append(part.state.version)
     except TopicDeleted:
         raise TopicNotFound(_half_deleted(topic)) from None
     if partitions > 1:

@@ -71,6 +71,7 @@ FRESH_S: Final = 60.0
 """For so long what a writer knows about the head is trusted; far below the shortest log retention (invariant 4)."""
 
 _EPOCH: Final = "/epoch"
+_DAMAGED_MS: Final = -1  # the time of an entry that cannot be read
 _WINDOW: Final = 16  # entries read at once when catching up; more would only queue in the connection pool
 
 
@@ -109,13 +110,16 @@ class DeltaLog:
         store: where the tables are.
         table: the table's folder in the store.
         clock: time, randomness and sleeping.
+        skip_damaged: for readers, who must be able to open behind a damaged entry: the state is what the others say.
+            Reading the entry itself is an error as ever. Nothing may be written by such a handle.
     """
 
-    def __init__(self, store: Store, table: str, *, clock: Clock = SYSTEM) -> None:
+    def __init__(self, store: Store, table: str, *, clock: Clock = SYSTEM, skip_damaged: bool = False) -> None:
         self.store = store
         self.table = table
         self.uri = f"{store.uri}/{table}"
         self._clock = clock
+        self._skip_damaged = skip_damaged
         self._lock = threading.RLock()
         self._state: TableState | None = None
         # Commit ids whose outcome was unknown when append gave up: should they turn up, they are ours, not a rival's.
@@ -136,12 +140,26 @@ class DeltaLog:
             return None
         return parse_entry(version, data, table=self.uri)
 
-    def read_from(self, version: int) -> Iterator[Entry]:
+    def _read_known(self, version: int) -> Entry | None:
+        """As ``read``, for the state: with ``skip_damaged``, an entry that cannot be read says nothing."""
+        try:
+            data = self.store.get(self.entry_path(version))
+        except FileNotFoundError:
+            return None
+        try:
+            return parse_entry(version, data, table=self.uri)
+        except StoreError:
+            if not self._skip_damaged:
+                raise
+            return Entry(version, _DAMAGED_MS, None, "", (), (), {}, None, None)
+
+    def read_from(self, version: int, *, known: bool = False) -> Iterator[Entry]:
         """Entries from ``version`` up to the head; the further behind, the more are read at once."""
+        read = self._read_known if known else self.read
         # Two single reads first: whoever keeps up meets the head at once, and absent entries cost requests too.
         for window in chain((1, 1, 2, 4, 8), repeat(_WINDOW)):
             versions = range(version, version + window)
-            for entry in map(self.read, versions) if window == 1 else read_pool().map(self.read, versions):
+            for entry in map(read, versions) if window == 1 else read_pool().map(read, versions):
                 if entry is None:
                     return
                 yield entry
@@ -176,7 +194,7 @@ class DeltaLog:
         """
         with self._lock:
             self._catch_up_if_stale()
-            for entry in self.read_from(self.state.version + 1):
+            for entry in self.read_from(self.state.version + 1, known=True):
                 self._absorb(entry)
             return self.state
 
@@ -213,11 +231,11 @@ class DeltaLog:
         return state
 
     def _replay(self, state: TableState | None, with_files: bool) -> TableState | None:
-        for entry in self.read_from(0 if state is None else state.version + 1):
+        for entry in self.read_from(0 if state is None else state.version + 1, known=True):
             state = replayed(state, entry, uri=self.uri, with_files=with_files)
         # Checkpoints do not say when their last entry was written, and times must not go back behind it.
-        if state is not None and not state.timestamp_ms and (last := self.read(state.version)) is not None:
-            state.timestamp_ms = last.timestamp_ms
+        if state is not None and not state.timestamp_ms and (last := self._read_known(state.version)) is not None:
+            state.timestamp_ms = max(last.timestamp_ms, 0)
         return state
 
     def txn(self, app_id: str) -> int | None:
@@ -251,7 +269,7 @@ class DeltaLog:
         first = state.metadata.first_version + 1
         if state.version < first or self.store.exists(self.entry_path(first)):
             foreign = PARTITIONS_KEY not in state.metadata.configuration
-            created = self.read(first - 1) if foreign else None
+            created = self._read_known(first - 1) if foreign else None
             return first - 1 if created is not None and created.messages else first
         # Clean-up removes a prefix, so presence goes from no to yes once.
         low, high = first, state.version + 1
@@ -267,12 +285,17 @@ class DeltaLog:
         """The first retained version committed at or after an instant; head + 1 if all are older."""
         low, high = self.earliest(), self.refresh().version + 1
         while low < high:
-            middle = (low + high) // 2
-            entry = self.read(middle)
-            if entry is not None and entry.timestamp_ms * 1000 >= time_us:
+            looked = middle = (low + high) // 2
+            # A damaged entry does not say; the next that does stands for it, and without one it may be the first.
+            while (entry := self._read_known(looked)) is not None and entry.timestamp_ms == _DAMAGED_MS:
+                if (looked := looked + 1) == high:
+                    break
+            if looked == high:
                 high = middle
+            elif entry is not None and entry.timestamp_ms * 1000 >= time_us:
+                high = looked
             else:
-                low = middle + 1
+                low = looked + 1
         return low
 
     def checkpoint_version(self) -> int | None:
@@ -537,14 +560,14 @@ class DeltaLog:
         state = self.state
         while self._is_stale():
             looked = self._now()
-            entry = self.read(state.version + 1)
+            entry = self._read_known(state.version + 1)
             checkpoint = self.checkpoint_version()
             if checkpoint is not None and checkpoint > state.version:
                 state = self._reload()
             elif entry is None:
                 self._confirmed = looked
             else:
-                for following in self.read_from(state.version + 1):
+                for following in self.read_from(state.version + 1, known=True):
                     self._absorb(following)
 
     def _is_past(self, version: int, adds: Sequence[Add], commit_id: str) -> bool:
