@@ -22,7 +22,15 @@ from brokerless import records
 from brokerless.admin import describe_topic
 from brokerless.clock import SYSTEM, Clock
 from brokerless.entries import Entry, check_supported
-from brokerless.errors import ConfigError, OffsetOutOfRange, TopicDeleted
+from brokerless.errors import (
+    BrokerlessError,
+    ConfigError,
+    OffsetOutOfRange,
+    StoreError,
+    TopicDeleted,
+    TopicRewritten,
+    UnsupportedTable,
+)
 from brokerless.forks import is_copy, refuse_copy
 from brokerless.log import DeltaLog, read_pool
 from brokerless.offsets import Offset, Start
@@ -53,6 +61,11 @@ RETENTION_CHECK_S: Final = 5.0
 FRESH_MS: Final = 100
 """An entry younger than this is taken for the head of the log. A wrong guess costs one more round, no message."""
 
+RAISE_AGAIN_S: Final = 10.0
+"""How often a partition that cannot go on is an error while others bring messages."""
+
+_TRY_AGAIN_S: Final = 1.0  # between two looks at such a partition, while others bring messages
+
 _READ_AHEAD: Final = 16
 _TICK_S: Final = 0.001
 REMEMBERED_PATHS: Final = 10_000
@@ -66,6 +79,8 @@ class Batch:
         data: an arro3 table with the topic's columns and ``_produced_at``; ``pyarrow.table(batch.data)`` costs nothing.
         first_index: the first row's index in the commit; row i of ``data`` has the offset
             ``(version, first_index + i)``.
+        whole: whether these are all messages of the commit from ``first_index`` on; False if an object that cannot be
+            read comes next.
     """
 
     topic: str
@@ -73,6 +88,7 @@ class Batch:
     version: int
     first_index: int
     data: Table
+    whole: bool = True
 
     @property
     def first(self) -> Offset:
@@ -82,7 +98,7 @@ class Batch:
     @property
     def next(self) -> Offset:
         """The offset to seek to in order to go on after this batch."""
-        return Offset(self.version + 1)
+        return Offset(self.version + 1) if self.whole else Offset(self.version, self.first_index + self.data.num_rows)
 
 
 class Tail:
@@ -92,13 +108,24 @@ class Tail:
         log: the partition's log; used for reading only.
         version: the first entry to deliver.
         idle_max_s: the longest time between two looks (``due_in_s``).
+        accept_rewrites: where another engine deleted or updated rows, go on: the rows that it kept in the same files
+            come once more.
     """
 
-    def __init__(self, log: DeltaLog, version: int, *, idle_max_s: float, clock: Clock = SYSTEM) -> None:
+    def __init__(
+        self,
+        log: DeltaLog,
+        version: int,
+        *,
+        idle_max_s: float,
+        clock: Clock = SYSTEM,
+        accept_rewrites: bool = False,
+    ) -> None:
         self.log = log
         self.version = version
         self._clock = clock
         self._id = log.state.metadata.id
+        self._accept_rewrites = accept_rewrites
         self._check_at = float("-inf")
         # Some writers add a file twice after a lost answer; a tailer would deliver it twice.
         self._delivered: OrderedDict[str, None] = OrderedDict()
@@ -107,6 +134,7 @@ class Tail:
         self._gaps_s: deque[float] = deque(maxlen=RHYTHM)
         self._last_ms: int | None = None
         self._last_seen = self._look_at = clock.monotonic()
+        self._absent_at = float("-inf")  # when the next entry was last looked for in vain
         self._wait_s = POLL_S
 
     def due_in_s(self) -> float:
@@ -117,16 +145,25 @@ class Tail:
     def take(self, limit: int) -> list[Entry]:
         """The next entries that are there now, at most ``limit``, each delivered once.
 
+        What is before an entry with which it cannot go on comes first; the next call raises.
+
         Raises:
             OffsetOutOfRange: clean-up has removed the next one.
+            LogIncomplete: the next one is missing although later ones are there.
             TopicDeleted: the topic was deleted, or deleted and created again.
+            TopicRewritten: another engine deleted or updated rows.
             UnsupportedTable: the table got features that the log does not read.
+            StoreError: the store failed, or the next one is damaged.
         """
         entries: list[Entry] = []
-        for entry in islice(self.log.read_from(self.version), limit):
-            if entry.metadata is not None:
-                self._check_metadata(entry)
-            entries.append(entry)
+        began = self._clock.monotonic()
+        try:
+            for entry in islice(self.log.read_from(self.version), limit):
+                self._check(entry)
+                entries.append(entry)
+        except BrokerlessError:
+            if not entries:
+                raise
         now = self._clock.monotonic()
         if entries:
             self.version = entries[-1].version + 1
@@ -137,6 +174,7 @@ class Tail:
         if now >= self._check_at:
             self.log.check_retained(self.version)
             self._check_at = now + RETENTION_CHECK_S
+        self._absent_at = began
         if now - self._last_seen > FLOWING_S:
             # Kept from look to look: an idle reader that polls in short turns must become slow, too.
             self._wait_s = min(self._wait_s * 2, self._idle_max_s)
@@ -145,15 +183,16 @@ class Tail:
 
     def _pace(self, entries: Sequence[Entry], now: float) -> None:
         """Decides when to look again, after entries came."""
+        # By the writers' clocks, as far as what was seen here does not contradict them: one may be a day ahead.
+        seen_s = now - self._last_seen + 2 * POLL_S
         for entry in entries:
             if self._last_ms is not None:
-                self._gaps_s.append((entry.timestamp_ms - self._last_ms) / 1000)
+                self._gaps_s.append(min((entry.timestamp_ms - self._last_ms) / 1000, seen_s))
             self._last_ms = entry.timestamp_ms
         self._last_seen, self._wait_s = now, POLL_S
         self._look_at = now
         if len(self._gaps_s) == RHYTHM and self._last_ms is not None:
-            # By the writer's clock. If that is ahead of ours the entry looks younger than it is: hence the bounds.
-            age_s = max(self._clock.time_us() / 1e6 - self._last_ms / 1000, 0.0)
+            age_s = min(max(self._clock.time_us() / 1e6 - self._last_ms / 1000, 0.0), now - self._absent_at)
             self._look_at += min(max(EARLY * min(self._gaps_s) - age_s, 0.0), self._idle_max_s)
 
     def new_files(self, entry: Entry) -> list[Add]:
@@ -178,16 +217,26 @@ class Tail:
         self._marked = marked
 
     def is_fresh(self, entry: Entry) -> bool:
-        """Whether the entry was committed just now, by the writer's clock."""
-        return self._clock.time_us() // 1000 - entry.timestamp_ms < FRESH_MS
+        """Whether an entry that was just taken was committed just now: it was not there before, or its time says so."""
+        if (self._clock.monotonic() - self._absent_at) * 1000 < FRESH_MS:
+            return True
+        return abs(self._clock.time_us() // 1000 - entry.timestamp_ms) < FRESH_MS
 
     def seek(self, version: int) -> None:
         """Goes on at this entry."""
         self.version = version
-        self._check_at = self._look_at = float("-inf")
+        self._check_at = self._look_at = self._absent_at = float("-inf")
         self._delivered.clear()
 
-    def _check_metadata(self, entry: Entry) -> None:
+    def _check(self, entry: Entry) -> None:
+        if entry.rewritten and not self._accept_rewrites:
+            msg = (
+                f"Entry {entry.version} of {self.log.uri} ({entry.operation or 'without a name'}, by another engine) "
+                "deleted, updated or restored rows: it adds rows again that were delivered before, and nothing tells "
+                f"which. Go on behind it with seek or --from {entry.version + 1}:0, without what it adds; or accept "
+                "rewrites (accept_rewrites=True), and get the rows that it kept once more."
+            )
+            raise TopicRewritten(msg)
         metadata = entry.metadata
         if metadata is None:
             return
@@ -235,6 +284,7 @@ class Consumer:
         partitions: only these partitions (of each topic).
         idle_poll_max_s: how far apart polls may get when nothing comes. Polling costs requests (see ``cost``).
         batch_bytes: about how many bytes of objects one poll fetches; soft by one commit.
+        accept_rewrites: as ``Tail``.
         store: instead of the one that the settings name.
         clock: time, randomness and sleeping.
 
@@ -251,6 +301,7 @@ class Consumer:
         partitions: Sequence[int] | None = None,
         idle_poll_max_s: float = 0.25,
         batch_bytes: int = 64 * 2**20,
+        accept_rewrites: bool = False,
         store: Store | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
@@ -267,7 +318,9 @@ class Consumer:
                     raise ConfigError(msg)
                 log = DeltaLog(self._store, partition_table(topic, number), clock=clock)
                 offset = resolve_start(log, start)
-                tail = Tail(log, offset.version, idle_max_s=idle_poll_max_s, clock=clock)
+                tail = Tail(
+                    log, offset.version, idle_max_s=idle_poll_max_s, clock=clock, accept_rewrites=accept_rewrites
+                )
                 self._parts.append(_Part(topic, number, tail, offset.index, _columns(about.schema, log)))
         if not self._parts:
             msg = "A consumer needs at least one topic and one partition."
@@ -285,9 +338,16 @@ class Consumer:
         Returns an empty list if none came within ``max_wait_s``; with 0 it looks once. The position moves past what is
         returned, and stays where it is if an error or an interrupt ends the call.
 
+        An error holds back only what is behind it in its own partition. What is before it is returned first; the next
+        poll that meets the error raises it, and the position stays there. Further polls return what the other
+        partitions bring. They raise it again when they would return nothing otherwise, and each 10 s.
+
         Raises:
             OffsetOutOfRange: retention overtook a position; ``seek`` to go on.
             TopicDeleted: a topic was deleted, or deleted and created again.
+            TopicRewritten: another engine deleted or updated rows; see ``accept_rewrites``.
+            LogIncomplete: an entry is missing although later ones are there.
+            StoreError: the store failed, or an entry or an object is missing or damaged; the text has its offset.
             UsageError: this process was forked from the one that opened the consumer.
         """
         refuse_copy(self._opened_in, "consumer")
@@ -305,14 +365,39 @@ class Consumer:
             return batches
         deadline = self._clock.monotonic() + max_wait_s
         while not self._stopped.is_set():
-            due = [part for part in self._parts if max_wait_s <= 0 or not part.tail.due_in_s()]
-            if batches := self._take(due):
+            now = self._clock.monotonic()
+            due = [p for p in self._parts if now >= p.next_try and (max_wait_s <= 0 or not p.tail.due_in_s())]
+            batches = self._take(due)
+            self._raise_if_due(due, batches)
+            if batches:
                 return batches
             left = deadline - self._clock.monotonic()
-            if left <= 0:
-                break
-            self._clock.sleep(max(_TICK_S, min(left, *(part.tail.due_in_s() for part in self._parts))))
+            if left <= 0 or all(part.error for part in self._parts):
+                # Nothing else comes: do not pass over in silence what cannot go on.
+                rest = [part for part in self._parts if part.error and part not in due]
+                batches = self._take(rest)
+                self._raise_if_due(self._parts, batches, again=not batches)
+                if batches or left <= 0:
+                    return batches
+                continue
+            self._clock.sleep(max(_TICK_S, min(left, *(part.due_in_s(self._clock) for part in self._parts))))
         return []
+
+    def _raise_if_due(self, parts: Sequence[_Part], batches: Sequence[Batch], *, again: bool = False) -> None:
+        """Raises the error of a partition that has just met it, if it is time; the batches are for the next poll."""
+        now = self._clock.monotonic()
+        moved = {(batch.topic, batch.partition) for batch in batches}
+        for part in parts:
+            if part.error is None or (part.topic, part.number) in moved:
+                part.next_raise, part.next_try = None, float("-inf")
+            if part.error is None:
+                continue
+            if batches and part.next_raise is None:
+                part.next_raise = now  # a new one: first what came with it
+            elif again or part.next_raise is None or now >= part.next_raise:
+                part.next_raise, part.next_try = now + RAISE_AGAIN_S, now + _TRY_AGAIN_S
+                self._undelivered.extend(batches)
+                raise part.error
 
     def __iter__(self) -> Iterator[Batch]:
         """Batches for ever, until ``close`` (from another thread or a signal handler).
@@ -340,6 +425,7 @@ class Consumer:
             offset = resolve_start(part.tail.log, start)
             part.tail.seek(offset.version)
             part.skip = offset.index
+            part.error, part.next_raise, part.next_try = None, None, float("-inf")
             left = [b for b in self._undelivered if (b.topic, b.partition) != (part.topic, part.number)]
             self._undelivered = deque(left)
 
@@ -371,14 +457,18 @@ class Consumer:
         self.close()
 
     def _take(self, parts: Sequence[_Part]) -> list[Batch]:
+        for part in parts:
+            part.error = None
         # Other writers add objects without rows; "nothing came" would be wrong, because the position moved.
-        while True:
-            batches = self._take_some(parts)
-            if batches is None or batches:
-                return batches or []
+        while parts:
+            batches, found = self._take_some(parts)
+            if batches or not found:
+                return batches
+            parts = [part for part in parts if part.error is None]
+        return []
 
-    def _take_some(self, parts: Sequence[_Part]) -> list[Batch] | None:
-        """What one look finds, which may be objects without a row; None if there are no objects."""
+    def _take_some(self, parts: Sequence[_Part]) -> tuple[list[Batch], bool]:
+        """What one look finds, and whether there were objects, which may be without a row."""
         # Partitions take turns in being first, and each gives at most its share of the bytes.
         self._parts.append(self._parts.pop(0))
         starts = [(part.tail.mark(), part.skip) for part in parts]
@@ -393,9 +483,7 @@ class Consumer:
                     futures.append(self._pool.submit(part.take, share))
                 for future in futures:
                     taken.extend(future.result())
-            return (
-                [batch for batch in self._fetch(taken) if batch.data.num_rows] if any(t.files for t in taken) else None
-            )
+            return [batch for batch in self._fetch(taken) if batch.data.num_rows], any(t.files for t in taken)
         except BaseException:  # interrupts, too: what was taken is in nobody's hands
             try:
                 wait(futures)  # a straggler would move a position that was rewound
@@ -410,17 +498,31 @@ class Consumer:
         tables = read_pool().map(self._load, files) if len(files) > 1 else map(self._load, files)
         for t in taken:
             loaded = [next(tables) for _ in t.files]
-            if not loaded:
+            if not loaded or t.part.error:
+                continue  # the latter is behind what cannot be read
+            good: list[Table] = []
+            for table in loaded:
+                if isinstance(table, BrokerlessError):
+                    t.stop(sum(g.num_rows for g in good), table)
+                    break
+                good.append(table)
+            whole = t.part.error is None
+            good = [table for table in good if table.num_rows] or good[:1]
+            if not good:
                 continue
-            loaded = [table for table in loaded if table.num_rows] or loaded[:1]
-            data = loaded[0] if len(loaded) == 1 else Table.from_batches([b for x in loaded for b in x.to_batches()])
-            yield Batch(t.part.topic, t.part.number, t.entry.version, t.skip, data.slice(t.skip) if t.skip else data)
+            data = good[0] if len(good) == 1 else Table.from_batches([b for x in good for b in x.to_batches()])
+            if t.skip:
+                data = data.slice(min(t.skip, data.num_rows))
+            yield Batch(t.part.topic, t.part.number, t.entry.version, t.skip, data, whole)
 
-    def _load(self, file: tuple[_Part, str]) -> Table:
+    def _load(self, file: tuple[_Part, str]) -> Table | BrokerlessError:
         part, name = file
         path = f"{part.tail.log.table}/{name}"
-        table = records.load(self._store, path)
-        return records.with_columns(table, part.columns, path=f"{self._store.uri}/{path}")
+        try:
+            table = records.load(self._store, path)
+            return records.with_columns(table, part.columns, path=f"{self._store.uri}/{path}")
+        except BrokerlessError as error:
+            return error
 
 
 def _columns(schema: Schema, log: DeltaLog) -> tuple[Column, ...]:
@@ -429,22 +531,44 @@ def _columns(schema: Schema, log: DeltaLog) -> tuple[Column, ...]:
     return (*schema.columns, Column(PRODUCED_AT, "timestamp")) if stamped else schema.columns
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Part:
+    """One partition's place in a consumer.
+
+    Attributes:
+        error: with what the last look at it ended.
+        next_raise: from when on a poll that brings messages raises the error; None if no poll has met it yet.
+        next_try: from when on it is looked at again.
+    """
+
     topic: str
     number: int
     tail: Tail
     skip: int
     columns: tuple[Column, ...]
+    error: BrokerlessError | None = None
+    next_raise: float | None = None
+    next_try: float = float("-inf")
+
+    def due_in_s(self, clock: Clock) -> float:
+        return max(self.tail.due_in_s(), self.next_try - clock.monotonic())
 
     def take(self, max_bytes: int) -> list[_Taken]:
+        if self.next_raise is not None:
+            max_bytes = 1  # what is behind the damaged place would be fetched in vain
         taken: list[_Taken] = []
         size = 0
         while size < max_bytes:
-            entries = self.tail.take(_READ_AHEAD if taken else 1)
+            try:
+                entries = self.tail.take(_READ_AHEAD if taken else 1)
+            except BrokerlessError as error:
+                if not taken:
+                    self.stop(Offset(self.tail.version, self.skip), error)
+                break  # otherwise the next look meets it
             for entry in entries:
+                mark = entry.version, self.tail.mark()[1]
                 files = self.tail.new_files(entry)
-                taken.append(_Taken(self, entry, files, self.skip))
+                taken.append(_Taken(self, entry, files, self.skip, mark))
                 self.skip = 0
                 size += sum(add.size for add in files)
             # A young entry is most likely the last: asking for the next would only delay this one's messages. Without
@@ -453,6 +577,19 @@ class _Part:
                 break
         return taken
 
+    def stop(self, offset: Offset, error: BrokerlessError) -> None:
+        """Takes note of an error that holds back what is at this offset and behind it."""
+        if isinstance(error, StoreError | UnsupportedTable):
+            text = f"Topic {self.topic!r}, partition {self.number}, offset {offset}: {error}"
+            if type(error) is StoreError:  # of the log or an object; the others are the store's, and may pass
+                text += (
+                    f" What is before it was delivered, and other partitions go on. seek(Offset({offset.version + 1})) "
+                    f"or --from {offset.version + 1}:0 goes on behind commit {offset.version}; it loses the rest of "
+                    "that commit's messages, and no others."
+                )
+            error.args = (text,)
+        self.error = error
+
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
@@ -460,3 +597,10 @@ class _Taken:
     entry: Entry
     files: list[Add]
     skip: int
+    mark: tuple[int, int]
+
+    def stop(self, rows: int, error: BrokerlessError) -> None:
+        """Puts the partition back to where its messages cannot be read: behind so many of this entry."""
+        self.part.tail.rewind(self.mark)
+        self.part.skip = max(rows, self.skip)
+        self.part.stop(Offset(self.entry.version, rows), error)

@@ -449,15 +449,24 @@ class DeltaLog:
 
     def version_at(self, time_us: int) -> int:
         """The first retained version committed at or after an instant; head + 1 if all are older."""
-        low, high = self.earliest(), self.refresh().version + 1
+        low, high = self.earliest(), self.head() + 1
         while low < high:
-            middle = (low + high) // 2
-            entry = self.read(middle)
-            if entry is not None and entry.timestamp_ms * 1000 >= time_us:
+            middle = looked = (low + high) // 2
+            # A damaged entry does not say; the next one that does stands for it.
+            while (committed_ms := self._committed_ms(looked)) is None and looked + 1 < high:
+                looked += 1
+            if committed_ms is None or committed_ms * 1000 >= time_us:
                 high = middle
             else:
-                low = middle + 1
+                low = looked + 1
         return low
+
+    def _committed_ms(self, version: int) -> int | None:
+        try:
+            entry = self.read(version)
+        except LogDamaged:
+            return None
+        return None if entry is None else entry.timestamp_ms
 
     def checkpoint_version(self) -> int | None:
         """The version of the last checkpoint by its hint, or None without one."""

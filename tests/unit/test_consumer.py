@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import json
 import threading
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from brokerless.admin import create_topic, delete_topic
-from brokerless.consumer import REMEMBERED_PATHS, RETENTION_CHECK_S, Batch, Consumer, Tail, _Part
+from brokerless.admin import create_topic, delete_topic, describe_topic
+from brokerless.consumer import RAISE_AGAIN_S, REMEMBERED_PATHS, RETENTION_CHECK_S, Batch, Consumer, Tail, _Part
 from brokerless.entries import Add, build_entry
-from brokerless.errors import ConfigError, OffsetOutOfRange, StoreError, StoreUnavailable, TopicDeleted, TopicNotFound
+from brokerless.errors import (
+    ConfigError,
+    DeliveryFailed,
+    LogIncomplete,
+    OffsetOutOfRange,
+    StoreError,
+    StoreUnavailable,
+    TopicDeleted,
+    TopicNotFound,
+    TopicRewritten,
+)
 from brokerless.log import DeltaLog
 from brokerless.offsets import Offset, Start
 from brokerless.producer import Producer
+from brokerless.records import encode, object_name, to_table
 from brokerless.topics import Schema
 from tests.support.checkpoints import clean_up, write_checkpoint
 from tests.support.fakes import START_US, FakeClock, FakeStore
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 SCHEMA = Schema.parse("n long")
 
@@ -255,10 +269,9 @@ def test_a_failed_fetch_gives_the_same_messages_again(store: FakeStore, clock: F
             raise StoreUnavailable("down")
 
     store.on_get = fail
-    with pytest.raises(StoreUnavailable):
-        reader.poll(0)
-    assert reader.position() == {("t", 0): Offset(2)}
-    assert drain(reader) == [1, 2, 3, 4]
+    assert numbers(reader.poll(0)) == [1, 2]
+    assert reader.position() == {("t", 0): Offset(4)}
+    assert drain(reader) == [3, 4]
 
 
 def test_an_interrupt_gives_the_same_messages_again(store: FakeStore, clock: FakeClock) -> None:
@@ -362,6 +375,194 @@ def test_a_file_that_is_gone_is_named(store: FakeStore) -> None:
     store.delete([f"t/{files(store)[0]}"])
     with pytest.raises(StoreError, match=r"t/part-.* is in the log but not in the store"):
         consumer(store).poll(0)
+
+
+# One damaged place
+
+
+DAMAGE = ["a lost object", "a damaged object", "a cut entry"]
+
+
+def damage(store: FakeStore, table: str, version: int, how: str) -> None:
+    name = f"{table}/_delta_log/{version:020d}.json"
+    if how != "a cut entry":
+        log = DeltaLog(store, table, clock=store.clock)
+        (add,) = next(log.read_from(version)).adds
+        name = f"{table}/{add.path}"
+    if how == "a lost object":
+        store.delete([name])
+    else:
+        store.put(name, store.objects[name][:-20])
+
+
+@pytest.fixture
+def put(store: FakeStore, clock: FakeClock) -> Callable[[int], object]:
+    """Commits a number to topic ``p``: even ones to partition 0, odd ones to partition 1. 0 to 5 are there."""
+    create_topic(store, "p", SCHEMA, partitions=2, clock=clock)
+    logs = [DeltaLog(store, table, clock=clock) for table in ("p", "p.1")]
+
+    def put(n: int) -> None:
+        data = encode(to_table([{"n": n}], SCHEMA, topic="p", produced_at_us=0))
+        log, name = logs[n % 2], object_name(data, str(n))
+        store.put(f"{log.table}/{name}", data)
+        log.append([Add(name, len(data), 1, 0)])
+
+    for n in range(6):
+        put(n)
+    return put
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+def test_a_damaged_place_holds_back_only_what_is_behind_it(
+    store: FakeStore, clock: FakeClock, put: Callable[[int], object], how: str
+) -> None:
+    damage(store, "p", 2, how)
+    clock.advance(10)
+    reader = consumer(store, topics="p")
+    seen: list[int] = []
+    for _ in range(20):
+        with contextlib.suppress(StoreError):
+            seen += numbers(reader.poll(0))
+    assert sorted(seen) == [0, 1, 3, 5]
+    with pytest.raises(StoreError, match=r"Topic 'p', partition 0, offset 2:0: .*seek\(Offset\(3\)\).* and no others"):
+        reader.poll(0)
+    assert reader.position() == {("p", 0): Offset(2), ("p", 1): Offset(4)}
+    reader.seek(Offset(3), partition=0)
+    assert drain(reader) == [4]
+
+
+def test_a_stuck_partition_is_not_silent_while_others_flow(
+    store: FakeStore, clock: FakeClock, put: Callable[[int], object]
+) -> None:
+    damage(store, "p", 1, "a lost object")
+    reader = consumer(store, topics="p")
+    seen: list[int] = []
+    raised_at: list[float] = []
+    began = clock.monotonic()
+    sent = list(range(6))
+    while clock.monotonic() < began + 3 * RAISE_AGAIN_S:
+        sent += [n := len(sent), n + 1]
+        put(n)
+        put(n + 1)
+        before = store.requests["GET"]
+        try:
+            seen += numbers(reader.poll(1.0))
+        except StoreError:
+            raised_at.append(clock.monotonic())
+        clock.advance(0.1)
+    gaps = [b - a for a, b in pairwise(raised_at)]
+    assert len(raised_at) == 3
+    assert min(gaps) >= RAISE_AGAIN_S
+    assert seen == [n for n in sent if n % 2]
+    assert store.requests["GET"] - before < 10, "what is behind the damaged place is not fetched again and again"
+
+
+def test_what_comes_with_an_error_is_not_lost(store: FakeStore, clock: FakeClock, put: Callable[[int], object]) -> None:
+    reader = consumer(store, topics="p")
+    assert sorted(drain(reader)) == list(range(6))
+    put(6)
+    put(7)
+    damage(store, "p", 4, "a lost object")
+    assert numbers(reader.poll(0)) == [7]
+    put(8)
+    put(9)
+    with pytest.raises(StoreError, match="offset 4:0"):
+        reader.poll(0)
+    assert reader.position() == {("p", 0): Offset(4), ("p", 1): Offset(5)}
+    assert numbers(reader.poll(0)) == [9]
+
+
+def test_within_a_commit_the_objects_before_the_damaged_one_are_delivered(store: FakeStore) -> None:
+    send(store, 1, 2)
+    send(store, 3)
+    first, second = files(store)
+    append(store, [Add("a.parquet", 1, 2, 1), Add("b.parquet", 1, 1, 1)])
+    store.put("t/a.parquet", store.objects[f"t/{first}"])
+    reader = consumer(store, Offset(3))
+    (batch,) = reader.poll(0)
+    assert (numbers([batch]), batch.next, batch.whole) == ([1, 2], Offset(3, 2), False)
+    assert reader.position() == {("t", 0): Offset(3, 2)}
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r"offset 3:2: .*b\.parquet"):
+            reader.poll(0)
+    store.put("t/b.parquet", store.objects[f"t/{second}"])
+    (batch,) = reader.poll(0)
+    assert (numbers([batch]), batch.first, batch.next) == ([3], Offset(3, 2), Offset(4))
+
+
+@pytest.mark.parametrize("start", ["latest", Offset(3), "time"])
+def test_a_damaged_old_entry_does_not_keep_a_consumer_from_opening_behind_it(
+    store: FakeStore, clock: FakeClock, start: Any
+) -> None:
+    for n in range(1, 5):
+        clock.advance(10)
+        send(store, n)
+    damage(store, "t", 2, "a cut entry")
+    begin = start
+    if start == "time":
+        begin = datetime.fromtimestamp(START_US / 1e6, UTC) + timedelta(seconds=31)
+    reader = consumer(store, begin)
+    assert drain(reader) == {"latest": [], "time": [4]}.get(str(start), [3, 4])
+    assert describe_topic(store, "t", clock=clock).heads == (4,)
+
+
+@pytest.mark.parametrize(("after_s", "position"), [(5, 1), (15, 2), (20, 2), (25, 2), (35, 4), (45, 5)])
+def test_a_start_by_time_leaves_out_no_damaged_entry_that_may_be_of_it(
+    store: FakeStore, clock: FakeClock, after_s: int, position: int
+) -> None:
+    for n in range(1, 5):
+        clock.advance(10)
+        send(store, n)
+    damage(store, "t", 2, "a cut entry")
+    start = datetime.fromtimestamp(START_US / 1e6, UTC) + timedelta(seconds=after_s)
+    assert consumer(store, start).position() == {("t", 0): Offset(position)}
+
+
+def test_nothing_is_written_to_a_log_with_a_damaged_entry(store: FakeStore) -> None:
+    for n in range(3):
+        send(store, n)
+    damage(store, "t", 2, "a cut entry")
+    with pytest.raises(DeliveryFailed, match="Entry 2 of the log"):
+        send(store, 4)
+
+
+def test_a_hole_stops_its_partition_only(
+    store: FakeStore, clock: FakeClock, put: Callable[[int], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.delete([f"p/_delta_log/{2:020d}.json"])
+
+    def check(log: DeltaLog, version: int) -> None:
+        if (log.table, version) == ("p", 2):
+            raise LogIncomplete("entry 2 is missing")
+
+    monkeypatch.setattr(DeltaLog, "check_retained", check)
+    clock.advance(10)
+    reader = consumer(store, Offset(1), topics="p")
+    assert sorted(numbers(reader.poll(0))) == [0, 1, 3, 5]
+    clock.advance(RETENTION_CHECK_S)
+    with pytest.raises(LogIncomplete, match="offset 2:0: entry 2 is missing"):
+        reader.poll(1.0)
+
+
+# Rewrites by other engines
+
+
+def test_rows_that_another_engine_deleted_or_updated_stop_the_reader(store: FakeStore, clock: FakeClock) -> None:
+    send(store, 1, 2)
+    send(store, 3)
+    old, other = files(store)
+    store.put("t/kept.parquet", store.objects[f"t/{other}"])
+    append(store, [Add("kept.parquet", 1, 1, 1)], removes=[old], operation="DELETE")
+    send(store, 4)
+    clock.advance(10)
+    reader = consumer(store)
+    assert numbers(reader.poll(0)) == [1, 2, 3]
+    for _ in range(2):
+        with pytest.raises(TopicRewritten, match=r"Entry 3 of memory://fake/t \(DELETE.*--from 4:0"):
+            reader.poll(0)
+    reader.seek(Offset(4))
+    assert drain(reader) == [4]
+    assert drain(consumer(store, accept_rewrites=True)) == [1, 2, 3, 3, 4]
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -475,6 +676,45 @@ def test_after_a_change_of_rhythm_one_message_waits_and_no_more_than_the_ceiling
     assert late_s <= 0.26
     _, late_s = follow(reader, store, clock, [0.02] * 20)
     assert late_s <= 0.02
+
+
+def test_an_entry_stamped_a_day_ahead_does_not_slow_the_reader_of_a_backlog(store: FakeStore, clock: FakeClock) -> None:
+    clock.advance(86_400)
+    send(store, 0)
+    clock.advance(-86_400)
+    for n in range(1, 100):
+        send(store, n)  # the log's time does not go back
+    reader = consumer(store)
+    store.requests.clear()
+    polls = 0
+    seen = 0
+    while seen < 100:
+        polls += 1
+        seen += len(numbers(reader.poll(0)))
+    assert polls < 5
+
+
+@pytest.mark.parametrize("step_s", [0.0, 1000.0])
+def test_the_rhythm_of_a_wrong_clock_does_not_slow_the_reader(
+    flowing_store: FakeStore, flowing: FlowingClock, step_s: float
+) -> None:
+    store, clock = flowing_store, flowing
+    reader = consumer(store, idle_poll_max_s=0.25)
+    ahead_s = 86_400.0
+    real = store.put_if_absent
+
+    def stamped(path: str, data: bytes, *, within_s: float | None = None) -> Any:
+        nonlocal ahead_s
+        ahead_s += step_s
+        lines = [json.loads(line) for line in data.splitlines()]
+        lines[0]["commitInfo"]["timestamp"] = int(clock.time_us() / 1000 + ahead_s * 1000)
+        return real(path, "".join(json.dumps(line) + "\n" for line in lines).encode(), within_s=within_s)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "put_if_absent", stamped)
+        follow(reader, store, clock, [0.1] * 10)
+        _, late_s = follow(reader, store, clock, [0.1] * 30)
+    assert late_s <= 0.03
 
 
 def test_close_ends_iteration(store: FakeStore, clock: FakeClock) -> None:
