@@ -642,9 +642,13 @@ class DeltaLog:
         """
         while True:
             with self._lock:
-                self._state = None
+                before, self._state = self._state, None
                 metadata = self.state.metadata  # refuses what is deleted already
+                if before is not None and before.metadata.id != metadata.id:
+                    raise self._another(self.state.version)
                 state = self.load(with_files=True)
+                if state.metadata.id != metadata.id:
+                    continue
                 self._state = state
                 tombstone = replace(metadata, configuration={**metadata.configuration, DELETED_KEY: "true"})
                 commit_id = self._commit_id()
