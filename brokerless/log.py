@@ -336,7 +336,7 @@ class DeltaLog:
                 return state if is_whole else None
         if found.entries:
             # Without the first entry nobody knows the columns, so there is nothing to be tolerant with.
-            raise self._incomplete(0, found.entries[0])
+            raise damages[0] if damages else self._incomplete(0, found.entries[0])
         msg = f"There is no topic at {self.uri}. Create it with 'brokerless topics create'."
         raise TopicNotFound(msg)
 
