@@ -2,25 +2,44 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from brokerless.clock import SYSTEM, Clock
 from brokerless.entries import PARTITIONS_KEY
 from brokerless.errors import (
+    AccessDenied,
+    BrokerlessError,
+    BucketNotFound,
     ConditionalPutUnsupported,
     ConfigError,
-    StoreError,
+    StoreUnavailable,
+    TopicChanged,
     TopicDeleted,
     TopicExists,
     TopicNotFound,
 )
 from brokerless.log import DeltaLog
-from brokerless.topics import MAX_PARTITIONS, Column, Schema, check_name, dead_letters, partition_table, split_table
+from brokerless.topics import (
+    MAX_PARTITIONS,
+    Column,
+    Schema,
+    check_name,
+    dead_letters,
+    is_table,
+    partition_table,
+    split_table,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from brokerless.store import Store
+
+PROBE: Final = "_probe"
+"""The object with which a store is asked for conditional PUTs. It stays: who may write need not be able to delete."""
+
+_PROBES: Final = 5  # an answer may be lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +59,59 @@ class Topic:
     logs: tuple[DeltaLog, ...] = field(default=(), compare=False, repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """Partitions of a topic that has no partition 0, which is created last and deleted last.
+
+    Attributes:
+        schema, partitions: what the topic was to have.
+        tables: the partitions that are there.
+        used: those of them that hold commits. Then partition 0 was there, too, and its log was lost.
+    """
+
+    name: str
+    schema: Schema
+    partitions: int
+    uri: str
+    tables: tuple[int, ...]
+    used: tuple[int, ...]
+
+    @property
+    def problem(self) -> str:
+        """What is wrong, and what to do about it."""
+        if self.used:
+            return (
+                f"Topic {self.name!r} has no log of partition 0, though partition {self.used[0]} holds commits: it is "
+                f"lost, or not yet restored. Restore it. Or give up the rest: brokerless topics delete {self.name}."
+            )
+        return (
+            f"Topic {self.name!r} is half created: {len(self.tables)} of {self.partitions} partitions are there, the "
+            f'first is not. Finish it: brokerless topics create {self.name} --schema "{self.schema}" --partitions '
+            f"{self.partitions}. Or remove it: brokerless topics delete {self.name}."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenTopic:
+    """A topic or another table below the root that cannot be described, and why."""
+
+    name: str
+    uri: str
+    problem: str
+
+
+class TopicIncomplete(TopicNotFound):
+    """Some partitions of the topic are there, others are not.
+
+    Attributes:
+        left: what is there, if partition 0 is not.
+    """
+
+    def __init__(self, message: str, left: Remains | None = None) -> None:
+        super().__init__(message)
+        self.left = left
+
+
 def create_topic(
     store: Store, topic: str, schema: Schema, *, partitions: int = 1, exist_ok: bool = False, clock: Clock = SYSTEM
 ) -> Topic:
@@ -57,28 +129,50 @@ def create_topic(
         msg = f"{partitions} partitions are not possible; use 1 to {MAX_PARTITIONS}."
         raise ConfigError(msg)
     check_conditional_put(store, within=topic, clock=clock)
-    _refuse_half_deleted(store, topic, clock)
-    wanted = schema.to_delta()
+    there = _existing(store, topic, clock)
+    if there is not None:
+        return _accept(there, schema, partitions, exist_ok)
     for number in range(partitions - 1, -1, -1):
         log = DeltaLog(store, partition_table(topic, number), clock=clock)
-        fresh = False
         try:
-            found = log.create(schema_string=wanted, configuration={PARTITIONS_KEY: str(partitions)})
-            fresh = True
+            log.create(schema_string=schema.to_delta(), configuration={PARTITIONS_KEY: str(partitions)})
         except TopicExists:
-            found = log.state.metadata
-        have = int(found.configuration.get(PARTITIONS_KEY, "1"))
-        there = Schema.from_delta(found.schema_string)
-        if there != schema:
-            msg = f"Topic {topic!r} exists with the schema '{there}', not '{schema}'. Choose another name."
-            raise TopicExists(msg)
-        if have != partitions:
-            msg = f"Topic {topic!r} exists with {have} partitions, not {partitions}. Choose another name."
-            raise TopicExists(msg)
-        if number == 0 and not exist_ok and not fresh:
-            msg = f"Topic {topic!r} exists already."
-            raise TopicExists(msg)
+            if (there := _existing(store, topic, clock)) is not None:  # another call was faster
+                return _accept(there, schema, partitions, exist_ok)
+            left = remains(store, topic, clock=clock)
+            if left is not None and (left.schema, left.partitions) != (schema, partitions):
+                raise TopicExists(left.problem) from None
     return describe_topic(store, topic, clock=clock)
+
+
+def _existing(store: Store, topic: str, clock: Clock) -> Topic | None:
+    """The topic; None if a new one may begin.
+
+    Raises:
+        TopicExists: partitions of one are gone: the new topic would begin with what is left of the old one, or with an
+            empty log in the place of a lost one.
+    """
+    try:
+        return describe_topic(store, topic, clock=clock)
+    except TopicIncomplete as error:
+        if error.left is None or error.left.used:
+            raise TopicExists(str(error)) from None
+        return None
+    except TopicNotFound:
+        return None
+
+
+def _accept(there: Topic, schema: Schema, partitions: int, exist_ok: bool) -> Topic:
+    if there.schema != schema:
+        msg = f"Topic {there.name!r} exists with the schema '{there.schema}', not '{schema}'. Choose another name."
+        raise TopicExists(msg)
+    if there.partitions != partitions:
+        msg = f"Topic {there.name!r} exists with {there.partitions} partitions, not {partitions}. Choose another name."
+        raise TopicExists(msg)
+    if not exist_ok:
+        msg = f"Topic {there.name!r} exists already."
+        raise TopicExists(msg)
+    return there
 
 
 def create_dead_letters(store: Store, output: str, inputs: list[Schema], *, clock: Clock = SYSTEM) -> Topic:
@@ -97,42 +191,75 @@ def describe_topic(store: Store, topic: str, *, clock: Clock = SYSTEM) -> Topic:
 
     Raises:
         TopicNotFound: there is none, or only the tombstone of one.
+        TopicIncomplete: a ``TopicNotFound``, of which some partitions are there.
     """
-    check_name(topic)
+    return _describe(store, check_name(topic), clock, folders=None)
+
+
+def _describe(store: Store, topic: str, clock: Clock, folders: Sequence[str] | None) -> Topic:
     log = DeltaLog(store, topic, clock=clock)
     try:
         metadata = log.state.metadata
     except (TopicNotFound, TopicDeleted):
+        if left := remains(store, topic, clock=clock, folders=folders):
+            raise TopicIncomplete(left.problem, left) from None
         msg = (
             f"There is no topic {topic!r} in {store.uri}. Create it with "
             f"'brokerless topics create {topic} --schema \"...\"'; 'brokerless topics list' shows what is there."
         )
         raise TopicNotFound(msg) from None
     partitions = _partitions(log)
-    logs = [log, *(DeltaLog(store, partition_table(topic, number), clock=clock) for number in range(1, partitions))]
-    try:
-        heads = tuple(each.state.version for each in logs)
-    except TopicDeleted:
-        raise TopicNotFound(_half_deleted(topic)) from None
+    logs, heads = [log], [log.state.version]
+    for number in range(1, partitions):
+        logs.append(DeltaLog(store, partition_table(topic, number), clock=clock))
+        try:
+            heads.append(logs[-1].state.version)
+        except TopicDeleted:
+            msg = f"Topic {topic!r} is half deleted. Finish it: brokerless topics delete {topic}."
+            raise TopicIncomplete(msg) from None
+        except TopicNotFound:
+            msg = (
+                f"Topic {topic!r} has {partitions} partitions, but partition {number} has no log: it is lost, or not "
+                f"yet restored. Restore it. Or give up the rest: brokerless topics delete {topic}."
+            )
+            raise TopicIncomplete(msg) from None
     if partitions > 1:
         # Partition 0 is deleted and created last: while it is the same, so are the others that we have read since.
         # Who took some of them from the old topic and some from the new one would write into both.
         try:
             log.refresh()
-        except TopicDeleted:
-            return describe_topic(store, topic, clock=clock)
-    return Topic(topic, Schema.from_delta(metadata.schema_string), partitions, log.uri, heads, tuple(logs))
+        except TopicChanged:
+            return _describe(store, topic, clock, folders)
+    return Topic(topic, Schema.from_delta(metadata.schema_string), partitions, log.uri, tuple(heads), tuple(logs))
 
 
 def list_topics(store: Store, *, clock: Clock = SYSTEM) -> list[Topic]:
-    """All topics below the root, by name."""
-    names = [name for name in store.folders() if split_table(name) == (name, 0) and not name.startswith(("_", "."))]
-    found: list[Topic] = []
-    for name in names:
+    """All topics below the root, by name, but for those that cannot be described; ``survey_topics`` has them, too."""
+    return [topic for topic in survey_topics(store, clock=clock) if isinstance(topic, Topic)]
+
+
+def survey_topics(store: Store, *, clock: Clock = SYSTEM) -> list[Topic | BrokenTopic]:
+    """All topics below the root, by name. One that is damaged, or a foreign table, does not hide the others.
+
+    Raises:
+        StoreUnavailable, BucketNotFound: the store did not answer.
+        AccessDenied: the topics could not be listed.
+    """
+    folders = store.folders()
+    found: list[Topic | BrokenTopic] = []
+    for name in sorted({split_table(folder)[0] for folder in folders if is_table(folder)}):
         try:
-            found.append(describe_topic(store, name, clock=clock))
-        except (TopicNotFound, ConfigError):
+            topic = _describe(store, name, clock, folders)
+            damage = next((log.state.damage for log in topic.logs if log.state.damage is not None), None)
+            found.append(topic if damage is None else BrokenTopic(name, topic.uri, str(damage)))
+        except (StoreUnavailable, BucketNotFound):
+            raise
+        except TopicIncomplete as error:
+            found.append(BrokenTopic(name, f"{store.uri}/{name}", str(error)))
+        except TopicNotFound:
             continue  # a folder that is no topic, or a deleted one
+        except BrokerlessError as error:
+            found.append(BrokenTopic(name, f"{store.uri}/{name}", str(error)))
     return found
 
 
@@ -140,76 +267,121 @@ def delete_topic(store: Store, topic: str, *, clock: Clock = SYSTEM) -> None:
     """Ends the topic's logs with tombstones. Writers and readers that hold it stop by name.
 
     Objects are removed later by maintenance. Partition 0 goes last, because it knows how many there are: after a crash
-    half-way the same call finishes it.
+    half-way the same call finishes it. It finishes what an interrupted creation left, too.
 
     Raises:
         TopicNotFound: there is none.
     """
-    partitions = _partitions(first_log(store, topic, clock=clock))
-    for number in reversed(range(partitions)):
+    for log in reversed(live_logs(store, topic, clock=clock)):
         try:
-            DeltaLog(store, partition_table(topic, number), clock=clock).delete()
+            log.delete()
         except (TopicDeleted, TopicNotFound):
-            continue  # an earlier call got this far
+            continue  # another call was faster; the topic may even be another one by now
 
 
-def first_log(store: Store, topic: str, *, clock: Clock = SYSTEM) -> DeltaLog:
-    """The log of partition 0, which a half deleted topic has, too.
+def live_logs(store: Store, topic: str, *, clock: Clock = SYSTEM) -> list[DeltaLog]:
+    """The logs of the topic's partitions that are not deleted, also of one that is half deleted or half created.
 
     Raises:
         TopicNotFound: there is none.
     """
-    log = DeltaLog(store, check_name(topic), clock=clock)
-    try:
-        log.state  # noqa: B018  # reads it
-    except (TopicNotFound, TopicDeleted):
+    logs = _live(store, [check_name(topic)], clock)
+    tables = {partition_table(topic, number): None for log in logs for number in range(1, _partitions(log))}
+    # Those above are left of an interrupted creation, and would be the beginning of a later topic.
+    tables |= dict.fromkeys(_partition_folders(store, topic, folders=None))
+    others = sorted(tables, key=split_table)
+    logs += [log for log in _live(store, others, clock) if PARTITIONS_KEY in log.state.metadata.configuration]
+    if not logs:
         describe_topic(store, topic, clock=clock)  # says how to look for others
-        raise
-    return log
+        msg = f"Topic {topic!r} has just been created; try again."
+        raise TopicNotFound(msg)
+    return logs
+
+
+def remains(store: Store, topic: str, *, clock: Clock = SYSTEM, folders: Sequence[str] | None = None) -> Remains | None:
+    """What there is of a topic without partition 0; None if that is nothing.
+
+    Args:
+        store: where to look.
+        topic: its name.
+        clock: as everywhere.
+        folders: of the store, if they are known.
+    """
+    logs = [
+        log
+        for log in _live(store, _partition_folders(store, topic, folders), clock)
+        if PARTITIONS_KEY in log.state.metadata.configuration
+    ]
+    if not logs:
+        return None
+    used = [log for log in logs if log.state.version > log.state.metadata.first_version]
+    return Remains(
+        topic,
+        Schema.from_delta(logs[0].state.metadata.schema_string),
+        _partitions(logs[0]),
+        f"{store.uri}/{topic}",
+        tuple(split_table(log.table)[1] for log in logs),
+        tuple(split_table(log.table)[1] for log in used),
+    )
+
+
+def _partition_folders(store: Store, topic: str, folders: Sequence[str] | None) -> list[str]:
+    """The folders that may hold the topic's partitions from the second one on, in order."""
+    try:
+        names = store.folders() if folders is None else folders
+    except AccessDenied:
+        return []  # who may read one topic only need not be able to list them all
+    return sorted((name for name in names if split_table(name)[0] == topic != name), key=split_table)
+
+
+def _live(store: Store, tables: Iterable[str], clock: Clock) -> list[DeltaLog]:
+    logs: list[DeltaLog] = []
+    for table in tables:
+        log = DeltaLog(store, table, clock=clock)
+        try:
+            log.state  # noqa: B018  # reads it
+        except (TopicNotFound, TopicDeleted):
+            continue
+        logs.append(log)
+    return logs
 
 
 def _partitions(log: DeltaLog) -> int:
     return int(log.state.metadata.configuration.get(PARTITIONS_KEY, "1"))
 
 
-def _half_deleted(topic: str) -> str:
-    return f"Topic {topic!r} is half deleted. Finish it: brokerless topics delete {topic}."
-
-
-def _refuse_half_deleted(store: Store, topic: str, clock: Clock) -> None:
-    """A new topic must not begin with what is left of an old one."""
-    try:
-        partitions = _partitions(DeltaLog(store, topic, clock=clock))
-    except (TopicNotFound, TopicDeleted):
-        return
-    for number in range(1, partitions):
-        try:
-            DeltaLog(store, partition_table(topic, number), clock=clock).refresh()
-        except TopicDeleted:
-            raise TopicExists(_half_deleted(topic)) from None
-
-
 def check_conditional_put(store: Store, *, within: str = "_brokerless", clock: Clock = SYSTEM) -> None:
-    """Asks the store to create one object twice, and insists that the second time it refuses.
+    """Asks the store to create an object that is there, and insists that it refuses.
+
+    The object stays for the next who asks. An answer that was lost says nothing, so then the store is asked again.
 
     Args:
         store: which one.
         within: the folder for that object: whoever may write one topic only has to be able to ask.
-        clock: the object's name.
+        clock: sleeping.
 
     Raises:
-        ConditionalPutUnsupported: it did not.
+        ConditionalPutUnsupported: it did not refuse.
+        StoreUnavailable: it gave no answer that tells.
     """
-    path = f"{within}/_probe-{clock.uuid()}"
-    try:
-        first = store.put_if_absent(path, b"probe")
-        second = store.put_if_absent(path, b"probe")
-    finally:
-        with contextlib.suppress(StoreError):  # it must not hide what the PUTs said
-            store.delete([path])
-    if first == "created" and second == "created":
-        msg = (
-            f"The store at {store.uri} ignores 'If-None-Match: *': two writers could overwrite each other's commits. "
-            "Use AWS S3, MinIO, SeaweedFS, Google Cloud Storage or Azure Blob Storage."
-        )
-        raise ConditionalPutUnsupported(msg)
+    path = f"{within}/{PROBE}"
+    created = 0
+    for attempt in range(_PROBES):
+        answer = store.put_if_absent(path, b"probe")
+        created += answer == "created"
+        # Nobody removes it, so the second time it was there, whatever the first answer was.
+        if answer == "exists" and attempt:
+            return
+        if created > 1:
+            msg = (
+                f"The store at {store.uri} ignores 'If-None-Match: *': two writers could overwrite each other's "
+                "commits. Use AWS S3, MinIO, SeaweedFS, Google Cloud Storage or Azure Blob Storage."
+            )
+            raise ConditionalPutUnsupported(msg)
+        if answer == "unknown":
+            clock.backoff(attempt)
+    msg = (
+        f"{store.uri} did not say in {_PROBES} tries whether it honours 'If-None-Match: *', without which two writers "
+        "could overwrite each other's commits. Try again; AWS S3, MinIO and SeaweedFS do."
+    )
+    raise StoreUnavailable(msg)

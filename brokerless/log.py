@@ -336,7 +336,7 @@ class DeltaLog:
                 return state if is_whole else None
         if found.entries:
             # Without the first entry nobody knows the columns, so there is nothing to be tolerant with.
-            raise self._incomplete(0, found.entries[0])
+            raise damages[0] if damages else self._incomplete(0, found.entries[0])
         msg = f"There is no topic at {self.uri}. Create it with 'brokerless topics create'."
         raise TopicNotFound(msg)
 
@@ -651,9 +651,13 @@ class DeltaLog:
         """
         while True:
             with self._lock:
-                self._state = None
+                before, self._state = self._state, None
                 metadata = self.state.metadata  # refuses what is deleted already
+                if before is not None and before.metadata.id != metadata.id:
+                    raise self._another(self.state.version)
                 state = self.load(with_files=True)
+                if state.metadata.id != metadata.id:
+                    continue
                 self._state = state
                 tombstone = replace(metadata, configuration={**metadata.configuration, DELETED_KEY: "true"})
                 commit_id = self._commit_id()

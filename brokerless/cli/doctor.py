@@ -43,7 +43,7 @@ from brokerless.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from brokerless.settings import Settings
     from brokerless.store import Store
@@ -86,9 +86,11 @@ def register(app: typer.Typer) -> None:
 def doctor(
     ctx: typer.Context, *, profile: ProfileOption = None, root: RootOption = None, as_json: JsonOption = False
 ) -> None:
-    """Check Java, Python, packages, ports, disk, credentials, bucket, clock and the store; exit 1 if something fails.
+    """Check Java, Python, packages, ports, disk, credentials, bucket, clock, store and logs; exit 1 if something fails.
 
-    The store is asked to create one small object twice, which is how commits are kept apart; it is removed again.
+    The store is asked to create one small object twice, which is how commits are kept apart; it stays as
+    _brokerless/_probe. Each log is listed behind its last checkpoint, to see whether entries are missing: one GET and
+    one LIST, at most ten.
     """
     options = common(ctx, profile, root, as_json)
     checks: list[Check] = []
@@ -115,7 +117,7 @@ def diagnose(options: Common) -> Iterator[Check]:
         settings = options.settings()
     except ConfigError as error:
         yield Check("settings", "fail", str(error))
-        for name in ("endpoint", "clock", "credentials", "bucket", "conditional PUT"):
+        for name in ("endpoint", "clock", "credentials", "bucket", "conditional PUT", "logs"):
             yield Check(name, "skip", "needs the settings")
         return
     yield _settings(settings)
@@ -247,7 +249,7 @@ def _store(settings: Settings) -> Iterator[Check]:
         reached = _endpoint(endpoint)
         yield reached
         if reached.verdict == "fail":
-            for name in ("clock", "credentials", "bucket", "conditional PUT"):
+            for name in ("clock", "credentials", "bucket", "conditional PUT", "logs"):
                 yield Check(name, "skip", "needs the endpoint")
             return
         yield _clock(endpoint)
@@ -307,10 +309,10 @@ def _access(settings: Settings, store: Store, probe: Callable[[Store], None]) ->
     source = "from the environment" if settings.access_key else "from the platform's chain"
     local = settings.profile != "aws"
     try:
-        store.folders()
+        folders = store.folders()
     except AccessDenied as error:
         yield Check("credentials", "fail", str(error), "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to valid ones.")
-        yield from (Check(name, "skip", "needs the credentials") for name in ("bucket", "conditional PUT"))
+        yield from (Check(name, "skip", "needs the credentials") for name in ("bucket", "conditional PUT", "logs"))
         return
     except BucketNotFound as error:
         yield Check("credentials", "ok", source)
@@ -320,11 +322,11 @@ def _access(settings: Settings, store: Store, probe: Callable[[Store], None]) ->
             str(error),
             "'brokerless topics create' creates it." if local else "Create it, or choose another root.",
         )
-        yield Check("conditional PUT", "skip", "needs the bucket")
+        yield from (Check(name, "skip", "needs the bucket") for name in ("conditional PUT", "logs"))
         return
     except (StoreError, ConfigError) as error:
         yield Check("credentials", "fail", str(error))
-        yield from (Check(name, "skip", "the store did not answer") for name in ("bucket", "conditional PUT"))
+        yield from (Check(name, "skip", "the store did not answer") for name in ("bucket", "conditional PUT", "logs"))
         return
     yield Check("credentials", "ok", source)
     yield Check("bucket", "ok", f"{settings.root} can be listed")
@@ -336,6 +338,41 @@ def _access(settings: Settings, store: Store, probe: Callable[[Store], None]) ->
         yield Check("conditional PUT", "fail", str(error), "Producers and pipelines need to write below the root.")
     else:
         yield Check("conditional PUT", "ok", "a second PUT of the same object was refused, as it must be")
+    yield _logs(store, folders)
+
+
+def _logs(store: Store, folders: Sequence[str]) -> Check:
+    """Whether entries are missing: each log behind its last checkpoint, several at a time."""
+    from brokerless.log import read_pool
+    from brokerless.topics import is_table, split_table
+    from brokerless.verify.holes import find_hole
+
+    def look(table: str) -> tuple[str | None, str | None]:
+        try:
+            return find_hole(store, table), None
+        except BrokerlessError as error:
+            return None, str(error)
+
+    tables = [name for name in folders if is_table(name)]
+    found = dict(zip(tables, read_pool().map(look, tables), strict=True))
+    holes = {table: hole for table, (hole, _) in found.items() if hole}
+    if holes:
+        topics = sorted({split_table(table)[0] for table in holes})
+        return Check(
+            "logs",
+            "fail",
+            _first(holes.values()),
+            "Restore what is missing from a replica or a backup; see 'brokerless verify "
+            f"{topics[0]}'{' and the others' if len(topics) > 1 else ''}. Remove nothing meanwhile.",
+        )
+    if failed := [error for _, error in found.values() if error]:
+        return Check("logs", "warn", f"not all logs could be looked at: {_first(failed)}")
+    return Check("logs", "ok", f"{len(tables):,} looked at: no entries are missing behind the last checkpoint")
+
+
+def _first(problems: Iterable[str]) -> str:
+    first, *others = problems
+    return f"{first}{f'; and {len(others):,} more' if others else ''}"
 
 
 class _Look:

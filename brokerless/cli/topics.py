@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from brokerless.cli.app import JsonOption, ProfileOption, RootOption, common, connect, examples, help_of
-from brokerless.cli.output import print_json, print_table, say
+from brokerless.cli.output import print_json, print_table, printable, say
 from brokerless.errors import ConfigError
 from brokerless.topics import Schema, partition_table
 
 if TYPE_CHECKING:
-    from brokerless.admin import Topic
+    from brokerless.admin import BrokenTopic, Remains, Topic
+    from brokerless.cli.app import Common
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic's name.", show_default=False)]
 
@@ -87,17 +88,25 @@ def create(
 def list_(
     ctx: typer.Context, *, profile: ProfileOption = None, root: RootOption = None, as_json: JsonOption = False
 ) -> None:
-    """List the topics."""
+    """List the topics.
+
+    One that cannot be described (damaged, half created, a foreign table) is named with its problem.
+    """
     options = common(ctx, profile, root, as_json)
     settings = options.settings()
-    from brokerless.admin import list_topics
+    from brokerless.admin import Topic, survey_topics
 
-    found = list_topics(connect(settings))
+    found = survey_topics(connect(settings))
+    good = [topic for topic in found if isinstance(topic, Topic)]
     if options.as_json:
-        print_json([_summary(topic) for topic in found])
-    elif found:
-        print_table(("topic", "partitions", "schema"), [(t.name, t.partitions, t.schema) for t in found])
-    else:
+        print_json([_listed(topic) for topic in found])
+        return
+    if good:
+        print_table(("topic", "partitions", "schema"), [(t.name, t.partitions, t.schema) for t in good])
+    for broken in found:
+        if not isinstance(broken, Topic):
+            say(printable(f"{broken.name}: {broken.problem}"))
+    if not found:
         say(f"There are no topics in {settings.root}. Create one with 'brokerless topics create'.")
 
 
@@ -112,12 +121,18 @@ def describe(
     """Show a topic: its columns, its partitions' tables, and which offsets they hold."""
     options = common(ctx, profile, root, as_json)
     settings = options.settings()
-    from brokerless.admin import describe_topic
+    from brokerless.admin import TopicIncomplete, describe_topic
     from brokerless.log import DeltaLog
     from brokerless.offsets import Offset
 
     store = connect(settings)
-    topic = describe_topic(store, name)
+    try:
+        topic = describe_topic(store, name)
+    except TopicIncomplete as error:
+        if error.left is None:
+            raise
+        _describe_remains(error.left, options)
+        return
     parts: list[dict[str, Any]] = []
     for number in range(topic.partitions):
         log = DeltaLog(store, partition_table(name, number))
@@ -155,11 +170,11 @@ def delete(
     """
     options = common(ctx, profile, root, as_json)
     settings = options.settings()
-    from brokerless.admin import delete_topic, first_log
+    from brokerless.admin import delete_topic, live_logs
 
     store = connect(settings)
-    # Not described: what an interrupted deletion left has no description, and is finished here.
-    uri = first_log(store, name).uri
+    live_logs(store, name)  # not described: what an interrupted call left has no description, and is deleted here
+    uri = f"{store.uri}/{name}"
     if not yes:
         if options.as_json or not sys.stdin.isatty():
             msg = f"Deleting topic {name!r} needs a yes, and nobody can be asked; give --yes."
@@ -170,6 +185,29 @@ def delete(
         print_json({"deleted": name, "uri": uri})
     else:
         say(f"Deleted {uri}.")
+
+
+def _describe_remains(left: Remains, options: Common) -> None:
+    if options.as_json:
+        columns = [{"name": column.name, "type": column.type} for column in left.schema.columns]
+        about = {"topic": left.name, "uri": left.uri, "partitions": left.partitions, "schema": str(left.schema)}
+        there = [{"partition": number, "table": f"{left.uri}.{number}"} for number in left.tables]
+        print_json({**about, "columns": columns, "tables": there, "problem": left.problem})
+        return
+    title = f"{left.name} at {left.uri}"
+    print_table(("column", "type"), [(c.name, c.type) for c in left.schema.columns], title=title)
+    print_table(("partition", "table"), [(number, f"{left.uri}.{number}") for number in left.tables])
+    say(left.problem)
+
+
+def _listed(topic: Topic | BrokenTopic) -> dict[str, Any]:
+    """With the same keys for all, so that a script that reads the good ones need not expect others."""
+    from brokerless.admin import Topic
+
+    if isinstance(topic, Topic):
+        return {**_summary(topic), "problem": None}
+    nothing: dict[str, Any] = {"partitions": None, "schema": None, "columns": [], "heads": []}
+    return {"topic": topic.name, "uri": topic.uri, **nothing, "problem": printable(topic.problem)}
 
 
 def _summary(topic: Topic) -> dict[str, Any]:

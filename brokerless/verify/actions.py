@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from brokerless.entries import metadata_of, protocol_of
+from brokerless.entries import ACTIONS_KEY, metadata_of, protocol_of
 from brokerless.records import decode
 
 if TYPE_CHECKING:
@@ -33,11 +33,14 @@ class Actions:
 
     timestamp_ms: int | None = None
     engine: str = ""
+    operation: str = ""
+    drops_rows: bool = False
     adds: list[DataFile] = field(default_factory=list)
     removes: list[tuple[str, str]] = field(default_factory=list)
     txns: list[tuple[str, int]] = field(default_factory=list)
     metadata: Metadata | None = None
     protocol: Protocol | None = None
+    _expected: int | None = None
 
     @classmethod
     def parse(cls, data: bytes) -> Actions:
@@ -47,17 +50,35 @@ class Actions:
             Exception: of many kinds, if it is not one.
         """
         found = cls()
+        count = 0
         for line in data.split(b"\n"):
             if line.strip():
+                count += 1
                 for kind, action in json.loads(line).items():
                     found._take(kind, action)
+        if not count or found._expected not in (None, count):
+            expected = "" if found._expected is None else f" of {found._expected}"
+            msg = f"it is cut or empty: {len(data)} bytes hold {count} actions{expected}"
+            raise ValueError(msg)
         return found
+
+    @property
+    def rewritten(self) -> bool:
+        """Whether it deletes or updates rows in place, or restores old ones: as ``Entry.rewritten``."""
+        return (self.drops_rows or self.operation == "RESTORE") and any(file.data_change for file in self.adds)
+
+    @property
+    def added_and_removed(self) -> list[str]:
+        """Files that it both adds and removes, so that what is left depends on who reads it."""
+        removed = set(self.removes)
+        return [file.path for file in self.adds if (file.path, file.vector) in removed]
 
     def _take(self, kind: str, action: Mapping[str, Any]) -> None:
         if kind == "add":
             self.adds.append(_file(action))
         elif kind == "remove":
             self.removes.append((unquote(action["path"]), _vector(action)))
+            self.drops_rows |= bool(action.get("dataChange", True))
         elif kind == "txn":
             self.txns.append((str(action["appId"]), int(action["version"])))
         elif kind == "metaData":
@@ -68,6 +89,9 @@ class Actions:
             stamp = action.get("timestamp")
             self.timestamp_ms = None if stamp is None else int(stamp)
             self.engine = str(action.get("engineInfo") or "")
+            self.operation = str(action.get("operation") or "")
+            count = action.get(ACTIONS_KEY)
+            self._expected = None if count is None else int(count)
 
 
 def _file(action: Mapping[str, Any]) -> DataFile:

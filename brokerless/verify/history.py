@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, get_args
 
 from brokerless.clock import SYSTEM, Clock
-from brokerless.errors import BrokerlessError, CommitUnknown, ConfigError, DeliveryFailed, Fenced, TopicDeleted
+from brokerless.errors import BrokerlessError, CommitUnknown, ConfigError, DeliveryFailed, Fenced, TopicChanged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -445,7 +445,7 @@ class RecordingProducer:
             self._record(outcome, call, ids=[ids[row] for row in error.unacknowledged], error=_text(error))
             return
         # A call over several partitions that was fenced in one may have an open outcome in another.
-        elsewhere = self.wrapped.partitions > 1 and isinstance(error, Fenced | TopicDeleted)
+        elsewhere = self.wrapped.partitions > 1 and isinstance(error, Fenced | TopicChanged)
         failed = isinstance(error, BrokerlessError) and not isinstance(error, CommitUnknown) and not elsewhere
         self._record("fail" if failed else "unknown", call, error=_text(error))
 

@@ -7,19 +7,26 @@ what seems to be missing is asked for once more. A thousand objects cost one LIS
 kind               a finding of this kind says
 =================  =================================================================================================
 gap                entries are missing below others or a checkpoint, or nothing says what was before the first one
-unreadable-entry   an entry that is no Delta log entry
+unreadable-entry   an entry that is no Delta log entry: empty, cut (this kit's say how many actions they hold), foreign
+missing-metadata   the first entry has no protocol, or no metadata with columns, so the table is none
+unsupported        a topic has Delta features (a later protocol version) that its writers and readers refuse
 repeated-add       a file that is in the table was added once more, so its rows count twice for some readers
+added-and-removed  one entry adds and removes one file, and readers do not agree which of both counts
+rewritten          another engine deleted or updated rows of a topic in place, or restored old ones: readers stop there
 missing-object     a live file is not in the store
 object-size        a live file has another size than the log says
 unreadable-object  a live file is no Parquet object
 damaged-object     a live file has other bytes than the checksum in its name says (a sample is looked at, or all)
 row-count          a live file has another number of rows than the log says (a sample is looked at, or all)
+columns            a live file has other columns or types than the log says (a sample is looked at, or all)
 checkpoint         a checkpoint differs from what the entries add up to, cannot be read, or is named and not there
 txn-back           an application's transaction did not advance: a step was committed twice, or out of order
 unsafe-writer      Spark's Delta writer, which puts entries without a condition on S3, beside writers that rely on it
 schema-change      the columns of a topic changed, which its writers and readers refuse
 replaced           a topic's table has another id, and no tombstone ended the one before
 missing-partition  a topic says that it has a partition, and there is no table for it
+partitions-differ  the partitions of a topic have other columns, or do not agree how many they are
+half-created       partitions of a topic are there, the first is not: its creation stopped half-way, or its log is lost
 half-deleted       some partitions of a topic are deleted, the first is not: its deletion stopped half-way
 =================  =================================================================================================
 
@@ -35,8 +42,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, cast
 
 from brokerless.clock import SYSTEM, Clock
-from brokerless.entries import ENGINE_KEY, PARTITIONS_KEY, Metadata, Protocol, is_inside
-from brokerless.errors import TopicNotFound
+from brokerless.entries import ENGINE_KEY, PARTITIONS_KEY, Metadata, Protocol, check_supported, is_inside
+from brokerless.errors import AccessDenied, TopicNotFound, UnsupportedTable
 from brokerless.log import DEADLINE_S, read_pool
 from brokerless.parquet import row_count
 from brokerless.records import damage
@@ -44,6 +51,7 @@ from brokerless.replay import TableState, checkpoint_hint, read_checkpoint
 from brokerless.store import ObjectInfo
 from brokerless.topics import partition_table, split_table
 from brokerless.verify.actions import Actions, DataFile, files_of
+from brokerless.verify.columns import columns_of, difference
 from brokerless.verify.report import TableFinding, TableReport
 
 if TYPE_CHECKING:
@@ -67,6 +75,7 @@ _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.\d{10})?\.par
 _CHECKPOINT_V2: Final = re.compile(r"(\d{20})\.checkpoint\.[0-9a-f-]{36}\.(?:parquet|json)")
 _POSITION: Final = re.compile(r"(.+/.*)#[0-2]")
 _SPARK: Final = "Apache-Spark/"
+_ORDER: Final = "only their order, or their properties"
 _CONDITIONAL: Final = ("brokerless/", "delta-rs")
 
 
@@ -98,29 +107,81 @@ def verify_topic(
         As ``verify_table``.
     """
     watch = watch or (lambda what, count: None)
-    inspections = [_Inspection(store, topic, full=full, watch=watch, clock=clock)]
-    first = inspections[0].run()
-    reports = [first]
-    others = range(1, first.partitions or 1) if split_table(topic) == (topic, 0) else ()
-    for table in (partition_table(topic, number) for number in others):
+    begin = _Inspection(store, topic, full=full, watch=watch, clock=clock)
+    try:
+        first = begin.run()
+        others = [partition_table(topic, number) for number in range(1, first.partitions or 1)]
+    except TopicNotFound:
+        first = None
+        others = _partition_folders(store, topic)
+        if not others:
+            raise
+    inspections: list[_Inspection] = []
+    reports: list[TableReport] = []
+    for table in others if split_table(topic) == (topic, 0) else ():
         inspection = _Inspection(store, table, full=full, watch=watch, clock=clock)
         try:
-            reports.append(inspection.run())
-            inspections.append(inspection)
+            report = inspection.run()
         except TopicNotFound:
-            text = f"{topic} has {first.partitions} partitions, but {table} is no table"
-            finding = TableFinding("missing-partition", text)
-            reports.append(TableReport(table, None, first.partitions, 0, 0, 0, 0, 0, 0, 0, (finding,), ()))
+            if first is not None:
+                text = f"{topic} has {first.partitions} partitions, but {table} is no table"
+                reports.append(_nothing(table, first.partitions, TableFinding("missing-partition", text)))
+            continue
+        if first is None and report.partitions is None:
+            continue  # a foreign table, which only is called like a partition
+        findings = [TableFinding("partitions-differ", text) for text in _differences(begin, inspection)]
+        reports.append(replace(report, findings=(*report.findings, *findings)))
+        inspections.append(inspection)
+    if first is None:
+        if not inspections:
+            msg = f"There is no Delta table at {store.uri}/{topic}: it has no log."
+            raise TopicNotFound(msg)
+        first = _nothing(topic, None)
+    if (begin.deleted or first.head is None) and (live := [one for one in inspections if not one.deleted]):
+        tables = f"{_some([one.table for one in live])} {'is' if len(live) == 1 else 'are'} there, {topic} is not"
+        if clock.time_us() // 1000 - max(one.last_ms or 0 for one in live) > _STUCK_MS:
+            text = f"{tables}; 'brokerless topics describe {topic}' says what to do"
+            first = replace(first, findings=(*first.findings, TableFinding("half-created", text)))
+        else:
+            first = replace(first, notes=(*first.notes, f"{tables} yet: the topic is being created, or was just now"))
     deleted = [one for one in inspections if one.deleted]
-    if deleted and _is_stuck(inspections, watch, clock):
+    if deleted and first.head is not None and _is_stuck([begin, *inspections], watch, clock):
         tables = f"{_some([one.table for one in deleted])} {'is' if len(deleted) == 1 else 'are'} deleted"
         text = (
             f"{tables}, {topic} is not: its deletion was interrupted, or stands still. "
             f"Finish it: brokerless topics delete {topic}"
         )
-        finding = TableFinding("half-deleted", text)
-        reports[0] = replace(first, findings=(*first.findings, finding))
-    return reports
+        first = replace(first, findings=(*first.findings, TableFinding("half-deleted", text)))
+    return [first, *reports]
+
+
+def _nothing(table: str, partitions: int | None, *findings: TableFinding) -> TableReport:
+    return TableReport(table, None, partitions, 0, 0, 0, 0, 0, 0, 0, findings, ())
+
+
+def _partition_folders(store: Store, topic: str) -> list[str]:
+    """The folders of the topic's partitions from the second one on, as far as one may list them."""
+    try:
+        names = store.folders()
+    except AccessDenied:
+        return []
+    return sorted((name for name in names if split_table(name)[0] == topic != name), key=split_table)
+
+
+def _differences(first: _Inspection, other: _Inspection) -> Iterator[str]:
+    """What two partitions of one topic do not agree on."""
+    before, now = first.metadata, other.metadata
+    if before is None or now is None or before.deleted or now.deleted:
+        return
+    texts = []
+    if before.schema_string != now.schema_string and (changes := _columns_changed(before, now)) != _ORDER:
+        texts.append(f"{other.table} has other columns than {first.table}: {changes}")
+    counts = [metadata.configuration.get(PARTITIONS_KEY, "no number of") for metadata in (before, now)]
+    if counts[0] != counts[1]:
+        texts.append(f"{first.table} says that the topic has {counts[0]} partitions; {other.table} says {counts[1]}")
+    # Who deleted and created the topic since we looked at its first partition, began with that.
+    if texts and not first.has_changed():
+        yield from texts
 
 
 def _is_stuck(inspections: Sequence[_Inspection], watch: Watch, clock: Clock) -> bool:
@@ -168,6 +229,9 @@ class _Inspection:
         self.last_ms: int | None = None
         self._clock_back: list[int] = []
         self._vectors = self._entries = self._compared = 0
+        self._rewrites: list[tuple[int, Actions]] = []
+        self._same_columns = False  # whether the columns are those of the beginning
+        self._lacks = False  # whether it was said that protocol or metadata are missing
         self._has_begun = False  # whether the state was complete at any time
 
     def run(self) -> TableReport:
@@ -185,10 +249,13 @@ class _Inspection:
         hint = self._check_hint(versions, checkpoints, bool(newer))
         head = self._replay(versions, checkpoints, hint)
         head = self._follow(head)
-        head = self._head = self._check_end(head, checkpoints)
+        head = self._check_end(head, checkpoints)
+        head = self._head = self._look_beyond(head)
         missing = self._check_objects(objects)
         read = self._check_rows(objects, missing)
         self._check_engines()
+        self._check_features()
+        self._check_rewrites()
         orphans = [info for path, info in objects.items() if self._is_orphan(path)]
         self._note_rest(orphans)
         report = TableReport(
@@ -208,6 +275,11 @@ class _Inspection:
         self._state.files.clear()  # memory: a topic may have a thousand of these
         self._state.removed.clear()
         return report
+
+    @property
+    def metadata(self) -> Metadata | None:
+        """The table's metadata at the end of its log."""
+        return self._state.metadata
 
     @property
     def deleted(self) -> bool:
@@ -256,7 +328,7 @@ class _Inspection:
     def _replay(self, versions: Sequence[int], checkpoints: Mapping[int, list[str]], hint: int | None) -> int | None:
         before: int | None = None
         if versions:
-            self._state.complete = self._has_begun = versions[0] == 0
+            self._state.complete = self._has_begun = self._same_columns = versions[0] == 0
             if versions[0] - 1 in checkpoints:
                 self._begin_at(versions[0] - 1, checkpoints)
         elif checkpoints:
@@ -304,6 +376,20 @@ class _Inspection:
             self._take(head, data)
         return head
 
+    def _look_beyond(self, head: int | None) -> int | None:
+        """Entries behind one that is absent, which is not yet the end: it may be lost since the listing."""
+        if head is None:
+            return None
+        folder = f"{self._table}/_delta_log"
+        names = [i.path.rpartition("/")[2] for i in self._store.list(folder, after=f"{folder}/{head:020d}.json")]
+        for version in sorted(int(match[1]) for name in names if (match := _ENTRY.fullmatch(name))):
+            head = self._follow(head)
+            if head is not None and version > head:
+                self._find("gap", f"{_span(head + 1, version - 1)} missing from the log", version=head + 1)
+                self._state.complete = False
+                head = self._follow(version - 1)
+        return head
+
     def _check_end(self, head: int | None, checkpoints: Mapping[int, list[str]]) -> int | None:
         """A checkpoint above the last entry: clean-up takes the oldest, so what is missing between them was lost."""
         last = max(checkpoints, default=-1)
@@ -330,6 +416,14 @@ class _Inspection:
             self.last_ms = actions.timestamp_ms
         self._engines.setdefault(actions.engine, []).append(version)
         state.protocol = actions.protocol or state.protocol
+        if state.complete and not self._lacks and (lacks := _lacking(state)):
+            self._lacks = True
+            self._find("missing-metadata", f"entry {version} is the first, and has no {lacks}", version=version)
+        for path in actions.added_and_removed:
+            text = f"entry {version} adds {path} and removes it, too"
+            self._find("added-and-removed", text, version=version, path=path)
+        if actions.rewritten:
+            self._rewrites.append((version, actions))
         for path, vector in actions.removes:
             known = state.files.get(path)
             if known is None or known.vector == vector:
@@ -351,6 +445,11 @@ class _Inspection:
         if now is None:
             return False
         self._state.metadata = now
+        try:
+            columns_of(now)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            text = f"entry {version} has metadata without columns that can be read ({_short(error)})"
+            self._find("missing-metadata", text, version=version)
         if before is None:
             return True
         is_topic = PARTITIONS_KEY in before.configuration
@@ -361,6 +460,7 @@ class _Inspection:
                 self._notes.append(f"the table begins anew with entry {version}")
             return True
         if before.schema_string != now.schema_string:
+            self._same_columns = False
             text = f"entry {version} changes the columns: {_columns_changed(before, now)}"
             if is_topic:
                 self._find("schema-change", text, version=version)
@@ -482,29 +582,34 @@ class _Inspection:
         read = 0
         for start in range(0, len(files), _WINDOW):
             window = files[start : start + _WINDOW]
-            for file, found in zip(window, read_pool().map(self._rows, window), strict=True):
+            for file, faults in zip(window, read_pool().map(self._look_into, window), strict=True):
                 read += 1
                 self._watch("Reading objects", read)
-                if isinstance(found, _Fault):
-                    self._find(found.kind, f"{file.path} {found.text}", path=file.path)
-                elif found is not None and file.rows is not None and found != file.rows:
-                    text = f"{file.path} has {found} rows; the log says {file.rows}"
-                    self._find("row-count", text, path=file.path)
+                for fault in faults:
+                    self._find(fault.kind, f"{file.path} {fault.text}", path=file.path)
         return read
 
-    def _rows(self, file: DataFile) -> int | _Fault | None:
+    def _look_into(self, file: DataFile) -> list[_Fault]:
         try:
             data = self._store.get(f"{self._table}/{file.path}")
             if damage(file.path, data):
                 # As a reader does: it may have happened on the way.
                 data = self._store.get(f"{self._table}/{file.path}")
             rows = row_count(data)
+            if (harm := damage(file.path, data)) is not None:
+                return [_Fault("damaged-object", f"is damaged: {harm}")]
+            faults = []
+            if file.rows not in (None, rows):
+                faults.append(_Fault("row-count", f"has {rows} rows; the log says {file.rows}"))
+            metadata = self._state.metadata
+            exact = self._is_topic() and self._same_columns
+            if rows and metadata is not None and (other := difference(metadata, data, exact=exact)) is not None:
+                faults.append(_Fault("columns", f"differs from the log's columns: it {other}"))
         except FileNotFoundError:
-            return None  # removed since it was listed
+            return []  # removed since it was listed
         except ValueError as error:
-            return _Fault("unreadable-object", f"cannot be read: {error}")
-        harm = damage(file.path, data)
-        return rows if harm is None else _Fault("damaged-object", f"is damaged: {harm}")
+            return [_Fault("unreadable-object", f"cannot be read: {error}")]
+        return faults
 
     def _sample(self, files: list[DataFile]) -> list[DataFile]:
         """The newest ones, which nobody may have read yet, and as many others by chance."""
@@ -550,6 +655,38 @@ class _Inspection:
         else:
             self._notes.append(f"{text} (on S3; this store may keep them apart)")
 
+    def _check_features(self) -> None:
+        """Only of topics: other tables are not this kit's to read."""
+        metadata, protocol = self._state.metadata, self._state.protocol
+        if metadata is None or protocol is None or not self._is_topic():
+            return
+        try:
+            check_supported(protocol, metadata, table=self._table)
+        except UnsupportedTable as error:
+            self._find("unsupported", str(error))
+
+    def _check_rewrites(self) -> None:
+        if not self._is_topic():
+            if self._rewrites:
+                versions = _some([version for version, _ in self._rewrites])
+                text = f"rows were deleted, updated or restored in place (entries {versions})"
+                self._notes.append(f"{text}: this kit's readers stop there")
+            return
+        for version, actions in self._rewrites:
+            text = (
+                f"entry {version} ({actions.operation or 'without a name'} by {actions.engine or 'an unnamed engine'}) "
+                "deletes, updates or restores rows in place: readers stop there, because the rows that it kept are in "
+                "new files and would be delivered again"
+            )
+            self._find("rewritten", text, version=version)
+
+    def _is_topic(self) -> bool:
+        """Whether this kit's writers own the table."""
+        metadata = self._state.metadata
+        if metadata is None or metadata.configuration.get(ENGINE_KEY) == "delta":
+            return False
+        return PARTITIONS_KEY in metadata.configuration
+
     def _partitions(self) -> int | None:
         metadata = self._state.metadata
         count = metadata.configuration.get(PARTITIONS_KEY, "") if metadata else ""
@@ -561,10 +698,19 @@ class _Inspection:
             self._notes.append("the topic is deleted")
         if orphans:
             size = sum(info.size for info in orphans)
-            self._notes.append(
-                f"{_many(len(orphans), 'object')} ({size:,} bytes) that nothing names: left by crashes, or on their "
-                "way to a commit; maintenance removes the first"
-            )
+            if any(finding.kind in ("gap", "unreadable-entry", "checkpoint") for finding in self._findings):
+                what = "nothing readable names: what is missing or damaged in the log may do so, so remove none of them"
+            elif self._is_topic():
+                what = (
+                    "nothing names: left by crashes, or on their way to a commit; maintenance removes the first, once "
+                    "they are old enough"
+                )
+            else:
+                what = (
+                    "nothing names: left by crashes or waiting for a VACUUM by the table's owner, or on their way to "
+                    "a commit; maintenance does not remove them unless it is given the table by name"
+                )
+            self._notes.append(f"{_many(len(orphans), 'object')} ({size:,} bytes) that {what}")
         if self._clock_back:
             count = _many(len(self._clock_back), "entry", "entries")
             self._notes.append(f"{count} older than the one before, by the writers' clocks ({_some(self._clock_back)})")
@@ -617,6 +763,11 @@ def _steps(known: Mapping[str, int], txns: dict[str, int]) -> Iterator[tuple[str
             yield name, (known[name],), (version,)
 
 
+def _lacking(state: _State) -> str:
+    parts = {"protocol": state.protocol, "metadata": state.metadata}
+    return " and no ".join(name for name, part in parts.items() if part is None)
+
+
 def _plain(step: tuple[int, ...]) -> str:
     return "/".join(map(str, step))
 
@@ -625,7 +776,7 @@ def _columns_changed(before: Metadata, now: Metadata) -> str:
     old, new = _columns(before), _columns(now)
     changes = [f"+ {name} {kind}" for name, kind in new.items() if old.get(name) != kind]
     changes += [f"- {name} {kind}" for name, kind in old.items() if new.get(name) != kind]
-    return ", ".join(changes) or "only their order, or their properties"
+    return ", ".join(changes) or _ORDER
 
 
 def _columns(metadata: Metadata) -> dict[str, str]:

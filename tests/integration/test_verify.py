@@ -214,13 +214,143 @@ def test_a_log_that_is_cleaned_up_while_one_looks(store, monkeypatch) -> None:
     assert (report.ok, report.entries, report.files) == (True, 2, 3), report.findings
 
 
-@pytest.mark.parametrize("data", [b"nonsense\n", b'{"add": {"path": "x"}}\n', b"[1]\n", b'{"commitInfo": {"timest'])
+@pytest.mark.parametrize(
+    "data", [b"nonsense\n", b'{"add": {"path": "x"}}\n', b"[1]\n", b'{"commitInfo": {"timest', b"", b"\n"]
+)
 def test_an_unreadable_entry(store, data) -> None:
     log = fill(store)
     store.put(log.entry_path(2), data)
     ((kind, text),) = find(store)
     assert kind == "unreadable-entry"
     assert text.startswith("entry 2 is no log entry")
+
+
+def test_an_entry_that_was_cut_at_the_end_of_a_line(store) -> None:
+    log = fill(store)
+    store.put(log.entry_path(2), b"".join(store.get(log.entry_path(2)).splitlines(keepends=True)[:-1]))
+    ((kind, text),) = find(store)
+    assert kind == "unreadable-entry"
+    assert "hold 1 actions of 2" in text
+
+
+@pytest.mark.parametrize(
+    ("left_out", "words"),
+    [
+        (["protocol"], "entry 0 is the first, and has no protocol"),
+        (["metaData"], "entry 0 is the first, and has no metadata"),
+        (["metaData", "protocol"], "entry 0 is the first, and has no protocol and no metadata"),
+    ],
+)
+def test_a_table_that_never_said_what_it_is(store, left_out, words) -> None:
+    log = fill(store)
+    actions = [json.loads(line) for line in store.get(log.entry_path(0)).splitlines()]
+    actions[0]["commitInfo"].pop("actions")
+    kept = [action for action in actions if not action.keys() & set(left_out)]
+    store.put(log.entry_path(0), b"\n".join(json.dumps(action).encode() for action in kept))
+    assert find(store) == [("missing-metadata", words)]
+
+
+def test_metadata_without_columns(store) -> None:
+    log = fill(store)
+    metadata = log.state.metadata
+    put_entry(log, 4, metadata=Metadata(metadata.id, '{"fields": 5}', configuration=metadata.configuration))
+    assert [kind for kind, _ in find(store)] == ["missing-metadata", "schema-change"]
+
+
+def test_a_topic_with_features_that_its_readers_refuse(store) -> None:
+    log = fill(store)
+    put_entry(log, 4, protocol=Protocol(1, 4))
+    ((kind, text),) = find(store)
+    assert kind == "unsupported"
+    assert "changeDataFeed" in text
+
+
+def test_an_entry_that_adds_and_removes_one_file(store) -> None:
+    log = fill(store)
+    (path,) = paths(log, 2)
+    put_entry(log, 4, removes=[path], adds=[Add(path, 1, 2, 1, data_change=False)])
+    assert ("added-and-removed", f"entry 4 adds {path} and removes it, too") in find(store)
+
+
+def test_rows_of_a_topic_that_another_engine_rewrites(cli, store) -> None:
+    fill(store)
+    table = DeltaTable(f"{store.uri}/t", storage_options=storage_options(cli.settings))
+    table.optimize.compact()  # the same rows: readers know
+    assert find(store) == []
+    table.delete("n = 0")
+    table.restore(2)
+    (first, text), (second, restored) = find(store)
+    assert first == second == "rewritten"
+    assert text.startswith("entry 5 (DELETE by delta-rs")
+    assert restored.startswith("entry 6 (RESTORE by delta-rs")
+
+
+def test_partitions_that_do_not_agree(store) -> None:
+    fill(store, partitions=3)
+    for number, schema, partitions in ((1, Schema.parse("id string, n long, more long"), "3"), (2, SCHEMA, "4")):
+        log = DeltaLog(store, f"t.{number}")
+        metadata = log.state.metadata
+        put_entry(
+            log,
+            4,
+            metadata=Metadata(metadata.id, schema.to_delta(), configuration={PARTITIONS_KEY: partitions}),
+        )
+    texts = [f.text for report in verify_topic(store, "t") for f in report.findings if f.kind == "partitions-differ"]
+    assert texts == [
+        "t.1 has other columns than t: + more long",
+        "t says that the topic has 3 partitions; t.2 says 4",
+    ]
+
+
+def test_a_topic_created_anew_with_other_columns_while_one_looks(store, monkeypatch) -> None:
+    fill(store, partitions=2)
+    run = table._Inspection.run
+    begun: list[str] = []
+
+    def in_between(self: Any) -> TableReport:
+        if self.table == "t.1" and not begun:
+            begun.append(self.table)
+            delete_topic(store, "t")
+            create_topic(store, "t", Schema.parse("other string"), partitions=2)
+        return run(self)
+
+    monkeypatch.setattr(table._Inspection, "run", in_between)
+    assert [f for report in verify_topic(store, "t") for f in report.findings] == []
+    assert begun
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["new", "after a deleted one"])
+def test_a_topic_that_is_half_created(store, before) -> None:
+    if before:
+        fill(store, partitions=2)
+        delete_topic(store, "t")
+    DeltaLog(store, "t.1").create(schema_string=SCHEMA.to_delta(), configuration={PARTITIONS_KEY: "2"})
+    clock = now()
+    first, _ = verify_topic(store, "t", clock=clock)
+    assert first.findings == ()
+    assert "t.1 is there, t is not yet: the topic is being created, or was just now" in first.notes
+    clock.advance(3600)
+    first, _ = verify_topic(store, "t", clock=clock)
+    assert [(f.kind, f.text) for f in first.findings] == [
+        ("half-created", "t.1 is there, t is not; 'brokerless topics describe t' says what to do")
+    ]
+
+
+def test_entries_that_go_missing_while_one_looks(store, monkeypatch) -> None:
+    log = fill(store)
+    listed = list(store.list("t"))
+    listing = type(store).list
+    for n in range(2):
+        log.append([], {"a": n})
+    store.delete([log.entry_path(4)])
+
+    def before_and_after(self: Any, prefix: str, *, after: str | None = None) -> Any:
+        return iter(listed) if after is None else listing(self, prefix, after=after)
+
+    monkeypatch.setattr(type(store), "list", before_and_after)
+    report = verify_table(store, "t")
+    assert [(f.kind, f.text) for f in report.findings] == [("gap", "entry 4 is missing from the log")]
+    assert report.head == 5
 
 
 def test_a_repeated_add(store) -> None:
@@ -254,7 +384,11 @@ def test_a_changed_schema_of_a_topic(store) -> None:
     metadata = log.state.metadata
     changed = Metadata(metadata.id, Schema.parse("id string, n short").to_delta(), configuration=metadata.configuration)
     put_entry(log, 4, metadata=changed)
-    assert find(store) == [("schema-change", "entry 4 changes the columns: + n short, - n long")]
+    first, *rest = find(store)
+    assert first == ("schema-change", "entry 4 changes the columns: + n short, - n long")
+    assert {(kind, text.partition(" ")[2]) for kind, text in rest} == {
+        ("columns", "differs from the log's columns: it has n as Int64, not short")
+    }
 
 
 def test_a_topic_that_was_replaced_without_a_tombstone(store) -> None:
@@ -398,6 +532,56 @@ def test_a_wrong_number_of_rows(store) -> None:
     assert find(store) == [("row-count", "copy.parquet has 2 rows; the log says 7")]
 
 
+def parquet(**columns: Any) -> bytes:
+    buffer = io.BytesIO()
+    pq.write_table(pa.table(columns), buffer)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"id": ["a"], "n": [1]}, "it lacks _produced_at"),
+        ({"id": ["a"], "n": [1], "_produced_at": [None]}, "it has _produced_at as Null, not timestamp"),
+        ({"id": ["a"], "n": ["x"]}, "it has n as Utf8, not long"),
+        ({"id": ["a"], "n": pa.array([1], pa.int32())}, "it has n as Int32, not long"),
+        ({"id": ["a"], "n": [1], "more": [1]}, "it has more"),
+        ({"other": [1]}, "it lacks id, lacks n, has other"),
+        ({"id": pa.array(["a"]).dictionary_encode(), "n": [1]}, None),
+        ({"id": pa.array(["a"], pa.large_string()), "n": [1]}, None),
+    ],
+)
+def test_an_object_of_others_with_other_columns(store, columns, words) -> None:
+    log = fill(store)
+    if words is None or "_produced_at" not in words:
+        columns = {**columns, "_produced_at": pa.array([1], pa.timestamp("ns"))}
+    data = parquet(**columns)
+    store.put("t/theirs.parquet", data)
+    log.append([Add("theirs.parquet", len(data), 1, 1)])
+    found = find(store)
+    assert [kind for kind, _ in found] == ([] if words is None else ["columns"])
+    assert all(words in text for _, text in found)
+
+
+def test_columns_that_a_table_of_others_got_later(cli, store) -> None:
+    url, options = f"{store.uri}/events", storage_options(cli.settings)
+    write_deltalake(url, pa.table({"n": [1], "s": [[1]], "day": ["x"]}), partition_by=["day"], storage_options=options)
+    more = pa.table({"n": [2], "s": [[1]], "day": ["x"], "more": [1]})
+    write_deltalake(url, more, mode="append", schema_mode="merge", storage_options=options)
+    assert find(store, "events", full=True) == []
+    path = next(info.path for info in store.list("events") if info.path.endswith(".parquet"))
+    size = len(store.get(path))
+    # What was put in its place has its size and its rows, and so much else in its footer as fills it up.
+    other = pa.table({"x": [1]})
+    for pad in range(size):
+        buffer = io.BytesIO()
+        pq.write_table(other.replace_schema_metadata({"pad": "x" * pad}), buffer, store_schema=False)
+        if len(buffer.getvalue()) >= size:
+            break
+    store.put(path, buffer.getvalue())
+    assert "columns" in [kind for kind, _ in find(store, "events", full=True)]
+
+
 def test_an_object_that_is_no_parquet(store) -> None:
     log = fill(store)
     store.put("t/x.parquet", b"x" * 100)
@@ -452,6 +636,27 @@ def test_orphans_are_noted(store) -> None:
     report = verify_table(store, "t")
     assert (report.ok, report.orphans, report.orphan_bytes) == (True, 1, 5)
     assert report.notes[0].startswith("1 object (5 bytes) that nothing names")
+    assert "maintenance removes the first" in report.notes[0]
+
+
+def test_an_orphan_is_none_for_sure_while_an_entry_is_missing(store) -> None:
+    log = fill(store)
+    store.delete([log.entry_path(2)])
+    (note,) = verify_table(store, "t").notes
+    assert note.endswith("what is missing or damaged in the log may do so, so remove none of them")
+
+
+def test_a_table_of_others_is_theirs_to_rewrite_and_to_clean(cli, store) -> None:
+    data = pa.table({"n": [1, 2]})
+    for _ in range(2):
+        write_deltalake(f"{store.uri}/events", data, mode="append", storage_options=storage_options(cli.settings))
+    store.put("events/part-lost.parquet", b"12345")
+    DeltaTable(f"{store.uri}/events", storage_options=storage_options(cli.settings)).delete("n = 1")
+    report = verify_table(store, "events")
+    rewritten, note = report.notes
+    assert report.ok  # it is theirs
+    assert rewritten.startswith("rows were deleted, updated or restored in place (entries 2)")
+    assert "maintenance does not remove them unless it is given the table by name" in note
 
 
 def test_a_sample_ends_with_its_bytes(store, monkeypatch) -> None:
@@ -473,11 +678,11 @@ def test_deletion_vectors_make_other_files_of_one_path(store) -> None:
         store.put(log.entry_path(version), b"".join(json.dumps(line).encode() + b"\n" for line in lines))
         if version == 5:
             report = verify_table(store, "t")
-            assert (report.ok, report.files) == (True, 3), report.findings
+            assert ([f.kind for f in report.findings], report.files) == (["rewritten", "rewritten"], 3)
             assert "2 files with deletion vectors, which this kit does not read" in report.notes
     store.delete([stored.path])
     report = verify_table(store, "t")
-    assert (report.ok, report.files) == (True, 2), report.findings
+    assert ([f.kind for f in report.findings], report.files) == (["rewritten", "rewritten"], 2)
 
 
 def test_files_outside_of_the_table_are_noted(store) -> None:

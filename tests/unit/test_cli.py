@@ -18,6 +18,7 @@ import typer
 from typer.testing import CliRunner
 
 from brokerless import errors
+from brokerless.admin import create_topic
 from brokerless.cli import application, lines
 from brokerless.cli.app import _Root, exit_code
 from brokerless.cli.doctor import clock_skew
@@ -26,12 +27,16 @@ from brokerless.cli.messages import stop_on_signals
 from brokerless.cli.output import Progress, printable
 from brokerless.cli.reference import markdown
 from brokerless.consumer import _Part
+from brokerless.entries import PARTITIONS_KEY
 from brokerless.errors import ConfigError, MessageError, SchemaError
 from brokerless.log import DeltaLog
 from brokerless.settings import Settings
 from brokerless.topics import Schema
+from brokerless.verify.holes import find_hole
 from brokerless.version import VERSION
+from tests.support.checkpoints import clean_up, write_checkpoint
 from tests.support.cli import Cli, assert_refused
+from tests.support.fakes import FakeClock, FakeStore
 
 REPO = Path(__file__).parents[2]
 
@@ -210,7 +215,7 @@ def test_ctrl_c_is_130(cli, monkeypatch):
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("brokerless.admin.list_topics", interrupted)
+    monkeypatch.setattr("brokerless.admin.survey_topics", interrupted)
     result = cli("topics", "list")
     assert result.exit_code == 130
     assert "Traceback" not in result.output
@@ -241,6 +246,30 @@ def test_deleting_needs_a_yes(cli):
     assert_refused(cli("topics", "delete", "t"), "needs a yes", "--yes")
     assert cli("topics", "delete", "t", "--yes").exit_code == 0
     assert_refused(cli("topics", "describe", "t"), "no topic 't'")
+
+
+def test_topics_that_cannot_be_described_are_listed_with_their_problem(cli):
+    assert cli("topics", "create", "good", "--schema", "s string").exit_code == 0
+    store = cli.store
+    half = {"schema_string": Schema.parse("s string").to_delta(), "configuration": {PARTITIONS_KEY: "2"}}
+    DeltaLog(store, "half.1").create(**half)
+    store.put("damaged/_delta_log/00000000000000000000.json", b"")
+    result = cli("topics", "list")
+    assert result.exit_code == 0
+    assert "good" in result.stdout
+    assert "half: Topic 'half' is half created" in result.stderr
+    listed = {topic["topic"]: topic for topic in cli.json("topics", "list")}
+    assert {name: bool(topic["problem"]) for name, topic in listed.items()} == {
+        "good": False,
+        "half": True,
+        "damaged": True,
+    }
+    assert listed["half"].keys() == listed["good"].keys()
+    about = cli.json("topics", "describe", "half")
+    assert (about["schema"], about["partitions"], len(about["tables"])) == ("s string", 2, 1)
+    assert "half created" in cli("topics", "describe", "half").stderr
+    assert cli("topics", "delete", "half", "--yes").exit_code == 0
+    assert_refused(cli("topics", "describe", "half"), "no topic 'half'")
 
 
 def test_up_refuses_the_cloud(cli):
@@ -388,6 +417,10 @@ def test_a_full_scratch_folder_is_named(monkeypatch):
 # Doctor
 
 
+def doctor(cli, name):
+    return next(check for check in json.loads(cli("doctor", "--json").stdout) if check["name"] == name)
+
+
 def test_doctor_says_what_it_found(cli):
     result = cli("doctor", "--json")
     checks = {check["name"]: check for check in json.loads(result.stdout)}
@@ -404,6 +437,39 @@ def test_doctor_fails_with_a_fix(cli):
     assert checks["settings"]["verdict"] == "fail"
     assert "s3://bucket" in checks["settings"]["detail"]
     assert checks["bucket"]["verdict"] == "skip"
+
+
+def test_doctor_finds_a_hole_in_a_log(cli):
+    store = cli.store
+    create_topic(store, "good", Schema.parse("s string"))
+    create_topic(store, "t", Schema.parse("s string"), partitions=2)
+    log = DeltaLog(store, "t.1")
+    log.append([], {"a": 0})
+    checkpoint = write_checkpoint(log)
+    for n in range(1, 4):
+        log.append([], {"a": n})
+    clean_up(log, checkpoint)
+    assert doctor(cli, "logs")["verdict"] == "ok"
+    hole = store.get(log.entry_path(3))
+    store.delete([log.entry_path(3)])
+    logs = doctor(cli, "logs")
+    assert (logs["verdict"], logs["detail"]) == ("fail", "the log of t.1 lacks entry 3, although entry 4 is there")
+    assert "brokerless verify t'" in logs["fix"]
+    store.put(log.entry_path(3), hole)
+    store.delete([f"t.1/_delta_log/{checkpoint:020d}.checkpoint.parquet"])
+    assert "names checkpoint 1, which is not there" in doctor(cli, "logs")["detail"]
+
+
+def test_a_log_is_looked_at_for_holes_with_one_list():
+    store = FakeStore(FakeClock())
+    assert find_hole(store, "t") is None
+    for version in range(1, 6):
+        store.put(f"t/_delta_log/{version:020d}.json", b"{}")
+    assert find_hole(store, "t") == "the log of t lacks entry 0, although entry 1 is there"
+    store.put("t/_delta_log/00000000000000000002.checkpoint.parquet", b"")  # its hint was lost
+    store.requests.clear()
+    assert find_hole(store, "t") is None
+    assert store.requests == {"GET": 1, "LIST": 1}
 
 
 @pytest.mark.parametrize(

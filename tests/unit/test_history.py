@@ -257,7 +257,7 @@ def test_of_a_call_over_two_partitions_each_row_has_its_own_outcome(store: FakeS
                 raise StoreUnavailable("no answer")
 
         store.on_get = refuse
-        producer.wrapped._writers[1]._log._state = None
+        producer.wrapped._writers[1].log._state = None
         with pytest.raises(DeliveryFailed) as caught:
             producer.send(rows(*pair))
         store.on_get = None

@@ -1,0 +1,107 @@
+"""Compares the columns of a Parquet object with those that a table's log says."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from arro3.core import DataType
+from arro3.io import read_parquet
+
+from brokerless.errors import SchemaError
+from brokerless.parquet import check_footer
+from brokerless.records import arrow_type
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from brokerless.entries import Metadata
+
+    _Test = Callable[[DataType], bool]
+
+# Writers choose among these, and every reader takes all of them.
+_KINDS: Final[dict[str, tuple[_Test, ...]]] = {
+    "string": (DataType.is_string, DataType.is_large_string, DataType.is_string_view),
+    "binary": (DataType.is_binary, DataType.is_large_binary, DataType.is_binary_view, DataType.is_fixed_size_binary),
+    "timestamp": (DataType.is_timestamp,),
+    "timestamp_ntz": (DataType.is_timestamp,),
+    "struct": (DataType.is_struct,),
+    "array": (DataType.is_list, DataType.is_large_list, DataType.is_fixed_size_list),
+    "map": (DataType.is_map,),
+}
+_MAPPED: Final = "delta.columnMapping.mode"
+_WIDENED: Final = "delta.enableTypeWidening"
+
+
+def columns_of(metadata: Metadata) -> dict[str, Any]:
+    """The columns' names and Delta types, which are text or, if nested, a dictionary.
+
+    Raises:
+        ValueError, KeyError, TypeError, RecursionError: the schema is none.
+    """
+    columns = {field["name"]: field["type"] for field in json.loads(metadata.schema_string)["fields"]}
+    if not all(isinstance(name, str) and isinstance(kind, str | dict) for name, kind in columns.items()):
+        msg = "a column's name must be a string, and its type a string or a structure"
+        raise TypeError(msg)
+    return columns
+
+
+def difference(metadata: Metadata, data: bytes, *, exact: bool) -> str | None:
+    """How the columns of an object differ from the table's; None if they do not, or if nobody can tell.
+
+    Args:
+        metadata: of the table.
+        data: the object's bytes.
+        exact: the object has all of the columns and no others. Otherwise it may lack some, which were added later, and
+            have some that were dropped; but with none of them it was written for another table.
+
+    Raises:
+        ValueError: it is no Parquet object that can be read.
+    """
+    try:
+        wanted = columns_of(metadata)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None  # a finding of its own
+    if metadata.configuration.get(_MAPPED, "none") != "none":
+        return None
+    wanted = {name: kind for name, kind in wanted.items() if name not in metadata.partition_columns}
+    have = _columns_in(data)
+    lacks, more = sorted(wanted.keys() - have.keys()), sorted(have.keys() - wanted.keys())
+    is_other = bool(lacks or more) if exact else bool(wanted) and not wanted.keys() & have.keys()
+    differences = [f"lacks {name}" for name in lacks if is_other] + [f"has {name}" for name in more if is_other]
+    if metadata.configuration.get(_WIDENED) != "true":
+        differences += [
+            f"has {name} as {_name(have[name])}, not {kind if isinstance(kind, str) else kind.get('type')}"
+            for name, kind in wanted.items()
+            if name in have and not _fits(kind, have[name])
+        ]
+    return ", ".join(differences) or None
+
+
+def _columns_in(data: bytes) -> dict[str, DataType]:
+    check_footer(data)
+    try:
+        schema = read_parquet(io.BytesIO(data)).schema
+        return {field.name: field.type for field in (schema.field(n) for n in range(len(schema)))}
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic of the Parquet library is no Exception
+        msg = f"its columns cannot be read ({type(error).__name__}: {str(error)[:200]})"
+        raise ValueError(msg) from None
+
+
+def _fits(kind: str | Mapping[str, Any], found: DataType) -> bool:
+    name = kind if isinstance(kind, str) else str(kind.get("type"))
+    if DataType.is_dictionary(found) and found.value_type is not None:
+        found = found.value_type
+    if name in _KINDS:
+        return any(test(found) for test in _KINDS[name])
+    try:
+        return arrow_type(name).equals(found)
+    except SchemaError:
+        return True  # a type that this kit does not know
+
+
+def _name(kind: DataType) -> str:
+    return repr(kind).strip().removeprefix("arro3.core.DataType<").removesuffix(">")
