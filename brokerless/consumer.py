@@ -22,7 +22,7 @@ from brokerless import records
 from brokerless.admin import describe_topic
 from brokerless.clock import SYSTEM, Clock
 from brokerless.entries import Entry, check_supported
-from brokerless.errors import ConfigError, OffsetOutOfRange, TopicDeleted
+from brokerless.errors import ConfigError, OffsetOutOfRange, TopicDeleted, TopicRewritten
 from brokerless.forks import is_copy, refuse_copy
 from brokerless.log import DeltaLog, read_pool
 from brokerless.offsets import Offset, Start
@@ -92,10 +92,20 @@ class Tail:
         log: the partition's log; used for reading only.
         version: the first entry to deliver.
         idle_max_s: the longest time between two looks (``due_in_s``).
+        accept_rewrites: deliver the rows that another engine's delete or update has kept, again.
     """
 
-    def __init__(self, log: DeltaLog, version: int, *, idle_max_s: float, clock: Clock = SYSTEM) -> None:
+    def __init__(
+        self,
+        log: DeltaLog,
+        version: int,
+        *,
+        idle_max_s: float,
+        accept_rewrites: bool = False,
+        clock: Clock = SYSTEM,
+    ) -> None:
         self.log = log
+        self._accept_rewrites = accept_rewrites
         self.version = version
         self._clock = clock
         self._id = log.state.metadata.id
@@ -120,10 +130,19 @@ class Tail:
         Raises:
             OffsetOutOfRange: clean-up has removed the next one.
             TopicDeleted: the topic was deleted, or deleted and created again.
+            TopicRewritten: another engine has deleted or updated rows with the next entry.
             UnsupportedTable: the table got features that the log does not read.
         """
         entries: list[Entry] = []
         for entry in islice(self.log.read_from(self.version), limit):
+            if entry.rewritten and not self._accept_rewrites:
+                if entries:
+                    break  # what is before it comes first
+                msg = (
+                    f"Entry {entry.version} of the log of {self.log.uri} ({entry.operation}) was written by another "
+                    "engine and rewrites rows: those that it kept would be delivered again. Nothing of it was."
+                )
+                raise TopicRewritten(msg)
             if entry.metadata is not None:
                 self._check_metadata(entry)
             entries.append(entry)
