@@ -12,6 +12,7 @@ from arro3.io import read_parquet
 from brokerless.errors import SchemaError
 from brokerless.parquet import check_footer
 from brokerless.records import arrow_type
+from brokerless.topics import Column
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -98,7 +99,7 @@ def _fits(kind: str | Mapping[str, Any], found: DataType) -> bool:
     if name in _KINDS:
         return any(test(found) for test in _KINDS[name])
     try:
-        return arrow_type(name).equals(found)
+        return arrow_type(Column(name, name)).equals(found)
     except SchemaError:
         return True  # a type that this kit does not know
 
