@@ -5,8 +5,12 @@ from __future__ import annotations
 import dataclasses
 import multiprocessing
 import threading
+import uuid
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
+from urllib.error import HTTPError
+from urllib.request import ProxyHandler, Request, build_opener
 
 import pyarrow as pa
 import pytest
@@ -291,3 +295,29 @@ def test_an_endpoint_that_is_down_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     )
     with pytest.raises(StoreUnavailable, match="s3://b/x"):
         Producer("t", settings=settings)
+
+
+@pytest.mark.minio
+@pytest.mark.parametrize(("minutes", "status"), [(0, 200), (-20, 403), (20, 403)])
+def test_the_store_refuses_a_put_that_was_signed_by_a_clock_that_stood_still(
+    minio_settings: Settings, monkeypatch: pytest.MonkeyPatch, minutes: int, status: int
+) -> None:
+    # What keeps a suspended machine out of the past (invariant 4 of the log) is the store's time, not the machine's.
+    auth = pytest.importorskip("botocore.auth")
+    request_of = pytest.importorskip("botocore.awsrequest").AWSRequest
+    credentials = pytest.importorskip("botocore.credentials").Credentials
+
+    now = datetime.now(UTC) + timedelta(minutes=minutes)
+    monkeypatch.setattr(auth, "get_current_datetime", lambda *_: now.replace(tzinfo=None))
+    url = f"{minio_settings.endpoint}/{minio_settings.root.removeprefix('s3://')}/t/_delta_log/{uuid.uuid4().hex}.json"
+    request = request_of("PUT", url, data=b"{}", headers={"If-None-Match": "*"})
+    auth.S3SigV4Auth(credentials(minio_settings.access_key, minio_settings.secret_key), "s3", "us-east-1").add_auth(
+        request
+    )
+    prepared = request.prepare()
+    sent = Request(url, data=b"{}", headers=dict(prepared.headers), method="PUT")  # noqa: S310  # a server of this test
+    try:
+        with build_opener(ProxyHandler({})).open(sent, timeout=10) as answer:
+            assert answer.status == status
+    except HTTPError as error:
+        assert (error.code, b"RequestTimeTooSkewed" in error.read()) == (status, True)
