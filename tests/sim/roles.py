@@ -32,7 +32,7 @@ from brokerless.errors import (
     UsageError,
 )
 from brokerless.ingest import Incoming, Ingest, Routes
-from brokerless.log import DeltaLog, epoch_of
+from brokerless.log import FRESH_S, DeltaLog, epoch_of
 from brokerless.maintenance import Maintainer
 from brokerless.metrics import Meter
 from brokerless.posts import Post, Posts
@@ -67,8 +67,9 @@ ROWS: Final = 100  # numbers that one batch of a role's input may use
 BATCHES: Final = 1000
 _MOST_LIVE: Final = 10  # incarnations of one role, beside which no further one is started
 
-AGAIN_US: Final = int((RETENTION_CHECK_S + 1) * SECOND)
-"""Who met the end of everything looks again after this long: by then a reader has asked whether it was overtaken."""
+AGAIN_US: Final = int((FRESH_S + RETENTION_CHECK_S + 1) * SECOND)
+"""Who met the end of everything looks again after this long: by then a reader has asked whether it was overtaken, and
+whether its table is still there."""
 
 
 @dataclass(slots=True)
@@ -344,6 +345,7 @@ class AnonymousProducer(Sender):
                 unknown = error.__cause__
                 if isinstance(unknown, CommitUnknown) and self._landed(process, unknown) is not False:
                     break
+                self.think(process)
         self.done = True
 
     def _landed(self, process: Process, unknown: CommitUnknown) -> bool | None:

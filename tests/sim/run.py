@@ -128,6 +128,8 @@ def _weather(world: World, maintained: bool) -> Weather:
         odds.pop("suspend", None)
     if "refused" in odds:
         odds["refused"] /= 5
+    if maintained and rng.random() < 0.25:
+        odds = {"suspend": rng.choice((0.01, 0.03, 0.1))}  # which other faults would only end too soon
     return Weather(odds, rng.randrange(20, 600), long_pauses=maintained or rng.random() < 0.2)
 
 
