@@ -12,8 +12,9 @@ Invariants:
    when every version that was tried is taken by others.
 4. Nobody commits into the past. Log clean-up frees old names, and a conditional PUT to one of them would succeed and
    be seen by nobody. Clean-up removes a prefix, and only entries that are older than the log retention (an hour at
-   least). So as long as the last entry that a writer knows is there, the name behind it was never freed. A writer
-   looks at that entry again once a second (``RECHECK_S``), trusts what it saw for a minute by both of its clocks, and
+   least). So as long as an entry that a writer knows is there, the names behind it were never freed. A writer looks
+   once a second (``RECHECK_S``) at what was the last entry when it looked before (what came since, it may itself have
+   written into a folder that somebody has removed), trusts what it saw for a minute by both of its clocks, and
    one that slept between looking and writing finds out after the write. A machine whose clocks both stood still is
    stopped by the store's: S3 and its like refuse a request that was signed more than a quarter of an hour ago.
 5. A decision not to write rests on the log (``confirm``): the next entry is asked for, and the last one known must
@@ -186,6 +187,7 @@ class DeltaLog:
         # When the head was last known, when the last entry was last seen, and when the end was last listed; each on
         # both clocks.
         self._confirmed = self._looked = self._listed = (float("-inf"), 0)
+        self._anchor: tuple[int, int | None] = (-1, None)  # the last entry when it was looked at for the last time
 
     # Reading
 
@@ -261,8 +263,8 @@ class DeltaLog:
                 if state.metadata.deleted:
                     msg = f"{self.uri} was deleted. Create it again with 'brokerless topics create'."
                     raise TopicDeleted(msg)
-                self._state = state
-                self._confirmed = self._looked = self._listed = looked
+                self._know(state, looked)
+                return state
             return self._state
 
     def refresh(self) -> TableState:
@@ -648,8 +650,7 @@ class DeltaLog:
                 with self._lock:
                     txns = {**state.txns, **forgotten} if state else {}
                     protocol = state.protocol if state else protocol
-                    self._state = TableState(version, wanted, protocol, txns, timestamp, digest=digest_of(body))
-                    self._confirmed = self._looked = self._listed = looked
+                    self._know(TableState(version, wanted, protocol, txns, timestamp, digest=digest_of(body)), looked)
                 return wanted
 
     def delete(self) -> None:
@@ -702,6 +703,8 @@ class DeltaLog:
             self._check_last()
         self._look_again()
         state = self.state
+        if state.damage is not None:
+            state = self._reload()  # it may have been restored
         if state.damage is not None:
             raise state.damage
         if state.metadata.configuration.get(ENGINE_KEY) == "delta":
@@ -845,12 +848,24 @@ class DeltaLog:
         return max(self._clock.monotonic() - monotonic, (self._clock.time_us() - wall_us) / 1e6) > seconds
 
     def _check_last(self) -> None:
-        """Makes sure that the last entry that is known is still there, and so this table (invariants 4 and 5)."""
+        """Makes sure that what was the last entry at the last look is still there, and so this table (4 and 5).
+
+        Not the last one now: in a folder that was removed since, there would be what this handle wrote there itself.
+        """
         state, looked = self.state, self._now()
-        entry = self.read(state.version)
-        if entry is None or entry.digest != state.digest:
+        version, digest = self._anchor
+        entry = self.read(version)
+        if entry is None or entry.digest != digest:
             self._reload()
+            return
+        self._anchor = state.version, state.digest
         self._confirmed = self._looked = looked
+
+    def _know(self, state: TableState, looked: tuple[float, int]) -> None:
+        """Takes what was read of the whole log for true."""
+        self._state = state
+        self._anchor = state.version, state.digest
+        self._confirmed = self._looked = self._listed = looked
 
     def _look_again(self) -> None:
         """Makes sure, once a minute, that the log really ends where it seems to (invariants 4 and 6)."""
@@ -917,8 +932,7 @@ class DeltaLog:
         if state.version == before.version and before.digest not in (None, state.digest):
             msg = f"Entry {state.version} of the log of {self.uri} is not the one that was there before. Open it again."
             raise TopicChanged(msg)
-        self._state = state
-        self._confirmed = self._looked = self._listed = looked
+        self._know(state, looked)
         return state
 
     @property
@@ -975,7 +989,7 @@ class DeltaLog:
         state.version, state.metadata, state.protocol = entry.version, metadata, protocol
         state.timestamp_ms, state.digest = max(state.timestamp_ms, entry.timestamp_ms), entry.digest
         state.txns.update(entry.txns)
-        self._looked = self._confirmed = self._now()
+        self._confirmed = self._now()
 
 
 def side_by_side(function: Callable[[_T], _R], items: Iterable[_T]) -> Iterator[_R]:

@@ -28,6 +28,7 @@ from brokerless.errors import (
     SchemaError,
     StoreError,
     TopicError,
+    TopicExists,
     TopicNotFound,
     UsageError,
 )
@@ -793,6 +794,11 @@ class Hand(Owner):
     """Removes the topic's folders instead: nobody is told."""
 
     name = "hand"
+
+    def judge(self, process: Process, error: BrokerlessError) -> None:
+        super().judge(process, error)
+        if isinstance(error, TopicExists):
+            self.deleted = False  # a creation before the last removal came late; once more
 
     def delete(self, store: Connection, process: Process) -> None:
         """Removes everything at one moment."""
