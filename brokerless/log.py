@@ -291,10 +291,8 @@ class DeltaLog:
         """
         with self._lock:
             self._check_last()
-            state = self.refresh()
-            if state.damage is not None:
-                raise state.damage  # a writer must not write to such a log, nor conclude that it need not
-            return state
+            self.refresh()
+            return self._whole()
 
     def check_same(self) -> None:
         """Makes sure that this is still the table that the handle was opened on, for a reader under way. One GET.
@@ -702,11 +700,7 @@ class DeltaLog:
         if self._is_older(self._looked, RECHECK_S):
             self._check_last()
         self._look_again()
-        state = self.state
-        if state.damage is not None:
-            state = self._reload()  # it may have been restored
-        if state.damage is not None:
-            raise state.damage
+        state = self._whole()
         if state.metadata.configuration.get(ENGINE_KEY) == "delta":
             msg = (
                 f"{self.uri} is an output of the delta engine: Spark's Delta writer commits to it and could "
@@ -846,6 +840,13 @@ class DeltaLog:
         monotonic, wall_us = moment
         # Both clocks: the monotonic one stands still while a laptop sleeps, the wall clock can be set back.
         return max(self._clock.monotonic() - monotonic, (self._clock.time_us() - wall_us) / 1e6) > seconds
+
+    def _whole(self) -> TableState:
+        """The state, if no entry is missing or damaged; what was may have been restored meanwhile."""
+        state = self.state if self.state.damage is None else self._reload()
+        if state.damage is not None:
+            raise state.damage
+        return state
 
     def _check_last(self) -> None:
         """Makes sure that what was the last entry at the last look is still there, and so this table (4 and 5).

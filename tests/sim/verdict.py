@@ -163,16 +163,21 @@ class Judge:
         """Who writes behind no other entry had looked at the last one just before."""
         name, version = written.path.partition("/")[0], int(written.path[-25:-5])
         gone_us = max(us for us in self._stage.bucket.wiped_us[name] if us < written.at_us)
-        process = written.process
-        sent_us = process.sent_us[written.data][0] if process else written.at_us
-        if sent_us > gone_us + (RECHECK_S + 0.2) * SECOND and not (process and process.paused_us):
+        if self._late(written, gone_us):
             self._fail(
-                f"{process and process.name} wrote entry {version} of {name} behind no other, "
-                f"{(sent_us - gone_us) / 1e6:.1f} s after the folder had been removed"
+                f"{written.process and written.process.name} wrote entry {version} of {name} behind no other, "
+                f"{(written.at_us - gone_us) / 1e6:.1f} s after the folder had been removed"
             )
         self._stage.world.counts["entries behind no other"] += 1
         entry = parse_entry(version, written.data, table=name)
         self.former.append(Table(name, entries=[(entry, written)]))
+
+    def _late(self, written: Written, gone_us: int) -> bool:
+        """Whether its writer must have looked once more before, and seen that the folder was removed."""
+        process = written.process
+        if process is None or process.paused_us:
+            return False
+        return process.sent_us[written.data][0] > gone_us + (RECHECK_S + 0.2) * SECOND
 
     def _versions(self, table: Table) -> None:
         found = [entry.version for entry, _ in table.entries]
@@ -211,14 +216,13 @@ class Judge:
 
     def _strangers(self, table: Table) -> None:
         """Who opened a topic that was deleted since leaves nothing in the new one."""
-        # Without a tombstone it may have looked at the last entry just before.
         wiped_us = self._stage.bucket.wiped_us.get(table.name, [])
-        dropped_us = max([0, *(us + (RECHECK_S + 0.2) * SECOND for us in wiped_us)])
+        dropped_us = max([0, *wiped_us])
         for entry, written in table.entries:
             if entry.metadata is not None and entry.metadata.deleted:
                 dropped_us = written.at_us
             opened_us = written.process.opened_us if written.process else None
-            if wiped_us and written.process and written.process.paused_us:
+            if wiped_us and not self._late(written, dropped_us):
                 continue
             if opened_us is not None and opened_us < dropped_us <= written.at_us:
                 self._fail(
