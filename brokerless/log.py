@@ -439,6 +439,9 @@ class DeltaLog:
 
         The entry that creates a topic holds no messages, so on a log without clean-up this is the one after it. Other
         writers may create a table with messages.
+
+        Raises:
+            LogIncomplete: the first is missing, and it was not clean-up that removed it.
         """
         with self._lock:
             state = self.state
@@ -454,7 +457,12 @@ class DeltaLog:
         # But for an entry that a writer put into a freed name after a long sleep: it stands alone, and nobody reads it.
         while len(retained) > 1 and retained[1] != retained[0] + 1 and retained[1] <= state.version:
             del retained[0]
-        return retained[0] if retained else self.head() + 1
+        if not retained:
+            return self.head() + 1
+        # Clean-up leaves a checkpoint, and removes the entry that created the topic first: else the first one is lost.
+        if (self.checkpoint_version() or 0) < retained[0] or self.store.exists(self.entry_path(first - 1)):
+            raise self._incomplete(first, retained[0])
+        return retained[0]
 
     def version_at(self, time_us: int) -> int:
         """The first retained version committed at or after an instant; head + 1 if all are older."""
@@ -514,10 +522,11 @@ class DeltaLog:
         if not self._is_older(self._listed, FRESH_S):
             return
         self._listed = self._now()
-        before = max(version - 1, self.state.metadata.first_version)
-        if self.check_end(version) and not self.store.exists(self.entry_path(before)):
+        before = self.read(max(version - 1, self.state.metadata.first_version))
+        if before is None or before.table_id not in (None, self.table_id):
             with self._lock:
                 self._reload()
+        self.check_end(version)
 
     # Writing
 

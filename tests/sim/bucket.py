@@ -162,7 +162,9 @@ class Bucket:
     def _follows(self, path: str) -> bool:
         """Whether an entry stands in its place, behind the one before it."""
         last = before(path)
-        return last is None or (last in self.objects and last not in self.strays)
+        while last in self.strays:
+            last = before(last)
+        return last is None or last in self.objects
 
     def _clean(self, stray: Written) -> None:
         """Takes such an entry away, unless the log has come as far meanwhile and goes on behind it."""
@@ -200,6 +202,8 @@ class Bucket:
     def wipe(self, table: str) -> None:
         for path in [path for path in self.names if path.startswith(f"{table}/")]:
             self._take_away(path)
+            if path in self.strays:
+                self.cleaned.append(self.strays.pop(path))
         self.wiped_us.setdefault(table, []).append(self.world.now_us)
         self.world.trace.add(self.world.now_us, "-", "WIPED", table)
 
