@@ -239,7 +239,7 @@ class Tail:
             raise TopicRewritten(msg)
         metadata = entry.metadata
         if metadata is None:
-            if entry.table_id not in (None, self._id):
+            if not self.log.meant(entry):
                 msg = f"{self.log.uri} was removed and made again (entry {entry.version}). Open it again."
                 raise TopicDeleted(msg)
             return

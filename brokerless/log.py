@@ -388,6 +388,19 @@ class DeltaLog:
         # A listing of a folder is not one instant: what came last may be in it, and not what came before.
         return version if self.store.exists(self.entry_path(version)) else entries[0]
 
+    def meant(self, entry: Entry) -> bool:
+        """Whether an entry is one of the table that this handle was opened on.
+
+        Its writer says which table it meant. If that was another one, either this table has its place by now, or it was
+        written at the last moment by who could not know yet that the folder had been removed: it counts.
+
+        Raises:
+            TopicNotFound, LogIncomplete, LogDamaged: as ``load``.
+        """
+        if entry.table_id in (None, self.table_id):
+            return True
+        return self.load(strict=False).metadata.id == self.table_id
+
     def check_end(self, version: int) -> bool:
         """Whether the log ends before the absent entry ``version``; False if it was written (or cleaned up) meanwhile.
 
@@ -522,10 +535,7 @@ class DeltaLog:
         if not self._is_older(self._listed, FRESH_S):
             return
         self._listed = self._now()
-        before = self.read(max(version - 1, self.state.metadata.first_version))
-        if before is None or before.table_id not in (None, self.table_id):
-            with self._lock:
-                self._reload()
+        self.check_same()
         self.check_end(version)
 
     # Writing
@@ -987,7 +997,7 @@ class DeltaLog:
         """Moves the state past an entry, or refuses it by name and leaves the state before it."""
         state = self.state
         metadata, protocol = entry.metadata or state.metadata, entry.protocol or state.protocol
-        if metadata.id != state.metadata.id or entry.table_id not in (None, metadata.id):
+        if metadata.id != state.metadata.id or not self.meant(entry):
             raise self._another(entry.version)
         if metadata.deleted:
             msg = f"{self.uri} was deleted (entry {entry.version})."
