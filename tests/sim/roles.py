@@ -28,6 +28,7 @@ from brokerless.errors import (
     PipelineError,
     SchemaError,
     StoreError,
+    TopicChanged,
     TopicError,
     TopicExists,
     TopicNotFound,
@@ -42,7 +43,7 @@ from brokerless.producer import Producer
 from brokerless.producers import Producers
 from brokerless.spark.outputs import Objects, Output, Outputs
 from brokerless.spark.progress import SourceOffset, owner_id
-from brokerless.spark.source import Reader
+from brokerless.spark.source import Reader, first_position
 from brokerless.topics import Schema, dead_letters, partition_table
 from brokerless.verify.history import Event
 from tests.sim.bucket import Connection, before
@@ -200,7 +201,6 @@ class Sender(Role):
         rng = stage.world.rng
         base = (number + 1) * ROWS * BATCHES
         self.batches = [list(range(base + i * ROWS, base + i * ROWS + rng.randrange(1, 4))) for i in range(batches)]
-        self.calls = 0
         self.next = 0
         """The first batch that is not known to be in the log."""
 
@@ -397,6 +397,7 @@ class Function(Sender):
                 self.stage.record(process, "send", "unknown", **about)
                 raise
             self.stage.record(process, "send", outcome, acks=acks, **about)
+            # A request in flight when the topic was created anew may come before those that are sent again.
             if misfit and not (self.stage.recreated and "sequences must grow" in str(misfit)):
                 self.check_refusal(process, topic, ids, misfit)
             if (outcome == "ok" or misfit) and topic == self.topic:
@@ -633,6 +634,8 @@ class Pipeline(Role):
         self.letters = rng.random() < 0.85
         self.max_rows = (1, 4, 15, 1000)[rng.randrange(4)]
         self.app_id = owner_id(PIPELINE)
+        self.accepts = rng.random() < 0.5
+        """Whether it is told to take an input that was made again by hand for a new one."""
         self.misconfigured: set[str] = set()
         self.began: dict[str, dict[str, int]] = {}
         """Where each incarnation began."""
@@ -649,9 +652,15 @@ class Pipeline(Role):
             self.misconfigured.add(process.name)  # begins anew; must be stopped if anything was done already
         else:
             options |= {"pipeline": PIPELINE, "output": OUTPUT}
+        if self.accepts:
+            options["acceptnewinput"] = "true"
+        if process.name not in self.misconfigured:
+            begin = first_position(store, options, outputs.output)
+            self.began[process.name] = begin.at
+            outputs.begin(begin)
         reader = Reader(options, None)  # type: ignore[arg-type]
         start = SourceOffset.of(reader.initialOffset())
-        self.began[process.name] = start.at
+        self.began.setdefault(process.name, start.at)
         batch_id = idle = 0
         quiet = False
         while True:
@@ -702,6 +711,9 @@ class Pipeline(Role):
                 return
             if "waited more than" in str(error) and (process.paused_us or process.clock_was_set):
                 return
+        elif isinstance(error, TopicChanged) and "accept-new-input" in str(error) and self.stage.by_hand:
+            self.world.counts["pipelines whose input was made again by hand"] += 1
+            self.done = True
         elif isinstance(error, OffsetOutOfRange):
             # Clean-up has overtaken it: it stops and names it. What it did so far is judged.
             self.world.counts["pipelines that clean-up overtook"] += 1
