@@ -239,6 +239,9 @@ class Tail:
             raise TopicRewritten(msg)
         metadata = entry.metadata
         if metadata is None:
+            if not self.log.meant(entry):
+                msg = f"{self.log.uri} was removed and made again (entry {entry.version}). Open it again."
+                raise TopicDeleted(msg)
             return
         if metadata.deleted or metadata.id != self._id:
             again = "" if metadata.deleted else " and created again"

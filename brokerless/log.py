@@ -12,8 +12,9 @@ Invariants:
    when every version that was tried is taken by others.
 4. Nobody commits into the past. Log clean-up frees old names, and a conditional PUT to one of them would succeed and
    be seen by nobody. Clean-up removes a prefix, and only entries that are older than the log retention (an hour at
-   least). So as long as the last entry that a writer knows is there, the name behind it was never freed. A writer
-   looks at that entry again once a second (``RECHECK_S``), trusts what it saw for a minute by both of its clocks, and
+   least). So as long as an entry that a writer knows is there, the names behind it were never freed. A writer looks
+   once a second (``RECHECK_S``) at what was the last entry when it looked before (what came since, it may itself have
+   written into a folder that somebody has removed), trusts what it saw for a minute by both of its clocks, and
    one that slept between looking and writing finds out after the write. A machine whose clocks both stood still is
    stopped by the store's: S3 and its like refuse a request that was signed more than a quarter of an hour ago.
 5. A decision not to write rests on the log (``confirm``): the next entry is asked for, and the last one known must
@@ -186,6 +187,7 @@ class DeltaLog:
         # When the head was last known, when the last entry was last seen, and when the end was last listed; each on
         # both clocks.
         self._confirmed = self._looked = self._listed = (float("-inf"), 0)
+        self._anchor: tuple[int, int | None] = (-1, None)  # the last entry when it was looked at for the last time
 
     # Reading
 
@@ -261,8 +263,8 @@ class DeltaLog:
                 if state.metadata.deleted:
                     msg = f"{self.uri} was deleted. Create it again with 'brokerless topics create'."
                     raise TopicDeleted(msg)
-                self._state = state
-                self._confirmed = self._looked = self._listed = looked
+                self._know(state, looked)
+                return state
             return self._state
 
     def refresh(self) -> TableState:
@@ -289,10 +291,8 @@ class DeltaLog:
         """
         with self._lock:
             self._check_last()
-            state = self.refresh()
-            if state.damage is not None:
-                raise state.damage  # a writer must not write to such a log, nor conclude that it need not
-            return state
+            self.refresh()
+            return self._whole()
 
     def check_same(self) -> None:
         """Makes sure that this is still the table that the handle was opened on, for a reader under way. One GET.
@@ -388,6 +388,19 @@ class DeltaLog:
         # A listing of a folder is not one instant: what came last may be in it, and not what came before.
         return version if self.store.exists(self.entry_path(version)) else entries[0]
 
+    def meant(self, entry: Entry) -> bool:
+        """Whether an entry is one of the table that this handle was opened on.
+
+        Its writer says which table it meant. If that was another one, either this table has its place by now, or it was
+        written at the last moment by who could not know yet that the folder had been removed: it counts.
+
+        Raises:
+            TopicNotFound, LogIncomplete, LogDamaged: as ``load``.
+        """
+        if entry.table_id in (None, self.table_id):
+            return True
+        return self.load(strict=False).metadata.id == self.table_id
+
     def check_end(self, version: int) -> bool:
         """Whether the log ends before the absent entry ``version``; False if it was written (or cleaned up) meanwhile.
 
@@ -439,6 +452,9 @@ class DeltaLog:
 
         The entry that creates a topic holds no messages, so on a log without clean-up this is the one after it. Other
         writers may create a table with messages.
+
+        Raises:
+            LogIncomplete: the first is missing, and it was not clean-up that removed it.
         """
         with self._lock:
             state = self.state
@@ -454,7 +470,12 @@ class DeltaLog:
         # But for an entry that a writer put into a freed name after a long sleep: it stands alone, and nobody reads it.
         while len(retained) > 1 and retained[1] != retained[0] + 1 and retained[1] <= state.version:
             del retained[0]
-        return retained[0] if retained else self.head() + 1
+        if not retained:
+            return self.head() + 1
+        # Clean-up leaves a checkpoint, and removes the entry that created the topic first: else the first one is lost.
+        if (self.checkpoint_version() or 0) < retained[0] or self.store.exists(self.entry_path(first - 1)):
+            raise self._incomplete(first, retained[0])
+        return retained[0]
 
     def version_at(self, time_us: int) -> int:
         """The first retained version committed at or after an instant; head + 1 if all are older."""
@@ -514,10 +535,8 @@ class DeltaLog:
         if not self._is_older(self._listed, FRESH_S):
             return
         self._listed = self._now()
-        before = max(version - 1, self.state.metadata.first_version)
-        if self.check_end(version) and not self.store.exists(self.entry_path(before)):
-            with self._lock:
-                self._reload()
+        self.check_same()
+        self.check_end(version)
 
     # Writing
 
@@ -648,8 +667,7 @@ class DeltaLog:
                 with self._lock:
                     txns = {**state.txns, **forgotten} if state else {}
                     protocol = state.protocol if state else protocol
-                    self._state = TableState(version, wanted, protocol, txns, timestamp, digest=digest_of(body))
-                    self._confirmed = self._looked = self._listed = looked
+                    self._know(TableState(version, wanted, protocol, txns, timestamp, digest=digest_of(body)), looked)
                 return wanted
 
     def delete(self) -> None:
@@ -701,9 +719,7 @@ class DeltaLog:
         if self._is_older(self._looked, RECHECK_S):
             self._check_last()
         self._look_again()
-        state = self.state
-        if state.damage is not None:
-            raise state.damage
+        state = self._whole()
         if state.metadata.configuration.get(ENGINE_KEY) == "delta":
             msg = (
                 f"{self.uri} is an output of the delta engine: Spark's Delta writer commits to it and could "
@@ -844,13 +860,32 @@ class DeltaLog:
         # Both clocks: the monotonic one stands still while a laptop sleeps, the wall clock can be set back.
         return max(self._clock.monotonic() - monotonic, (self._clock.time_us() - wall_us) / 1e6) > seconds
 
+    def _whole(self) -> TableState:
+        """The state, if no entry is missing or damaged; what was may have been restored meanwhile."""
+        state = self.state if self.state.damage is None else self._reload()
+        if state.damage is not None:
+            raise state.damage
+        return state
+
     def _check_last(self) -> None:
-        """Makes sure that the last entry that is known is still there, and so this table (invariants 4 and 5)."""
+        """Makes sure that what was the last entry at the last look is still there, and so this table (4 and 5).
+
+        Not the last one now: in a folder that was removed since, there would be what this handle wrote there itself.
+        """
         state, looked = self.state, self._now()
-        entry = self.read(state.version)
-        if entry is None or entry.digest != state.digest:
+        version, digest = self._anchor
+        entry = self.read(version)
+        if entry is None or entry.digest != digest:
             self._reload()
+            return
+        self._anchor = state.version, state.digest
         self._confirmed = self._looked = looked
+
+    def _know(self, state: TableState, looked: tuple[float, int]) -> None:
+        """Takes what was read of the whole log for true."""
+        self._state = state
+        self._anchor = state.version, state.digest
+        self._confirmed = self._looked = self._listed = looked
 
     def _look_again(self) -> None:
         """Makes sure, once a minute, that the log really ends where it seems to (invariants 4 and 6)."""
@@ -917,8 +952,7 @@ class DeltaLog:
         if state.version == before.version and before.digest not in (None, state.digest):
             msg = f"Entry {state.version} of the log of {self.uri} is not the one that was there before. Open it again."
             raise TopicChanged(msg)
-        self._state = state
-        self._confirmed = self._looked = self._listed = looked
+        self._know(state, looked)
         return state
 
     @property
@@ -963,7 +997,7 @@ class DeltaLog:
         """Moves the state past an entry, or refuses it by name and leaves the state before it."""
         state = self.state
         metadata, protocol = entry.metadata or state.metadata, entry.protocol or state.protocol
-        if metadata.id != state.metadata.id or entry.table_id not in (None, metadata.id):
+        if metadata.id != state.metadata.id or not self.meant(entry):
             raise self._another(entry.version)
         if metadata.deleted:
             msg = f"{self.uri} was deleted (entry {entry.version})."
@@ -975,7 +1009,7 @@ class DeltaLog:
         state.version, state.metadata, state.protocol = entry.version, metadata, protocol
         state.timestamp_ms, state.digest = max(state.timestamp_ms, entry.timestamp_ms), entry.digest
         state.txns.update(entry.txns)
-        self._looked = self._confirmed = self._now()
+        self._confirmed = self._now()
 
 
 def side_by_side(function: Callable[[_T], _R], items: Iterable[_T]) -> Iterator[_R]:

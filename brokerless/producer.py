@@ -477,8 +477,9 @@ class _PartitionWriter:
             ProducerFenced: somebody has, and may have given the same sequence to other messages.
         """
         producer_id = self.producer_id or ""
-        epoch = self.log.txn(epoch_of(producer_id))
-        if epoch != self._epoch:
+        if self.log.txn(epoch_of(producer_id)) != self._epoch:
+            self.log.confirm()  # an entry may be missing instead
+        if (epoch := self.log.txn(epoch_of(producer_id))) != self._epoch:
             how = f"its epoch is {epoch}, not {self._epoch}"
             raise self._taken_over(how)
         known = self.log.txn(producer_id)

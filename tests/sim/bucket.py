@@ -13,7 +13,16 @@ sending and its answer. What can go wrong, by seed, at each request:
 ``pause``      the process stands still at one of these points, for milliseconds or for hours; others take over
 ``sleep``      it stands still for hours right before a conditional PUT, and nobody takes over (a laptop is closed)
 ``clock``      the process's clock is set
+``suspend``    its machine is suspended for up to hours, and both of its clocks stand still
 =============  =====================================================================================================
+
+A request whose signature is older or younger than fifteen minutes by the store's own clock is refused, as S3 and MinIO
+do; then the process's clock is set right, as a machine's synchronisation would.
+
+Two things happen to the objects themselves: an entry that has successors vanishes and comes back (``Hole``), and a
+table's folder is removed by hand (``wipe``). Where a writer cannot have noticed yet, by the time within which it must
+(``log``), the world is lenient: the entry comes back right before the writer would take its place, and an entry behind
+no other is cleaned away by the same hand (``strays``).
 """
 
 from __future__ import annotations
@@ -32,13 +41,19 @@ if TYPE_CHECKING:
 
     from tests.sim.world import Process, World
 
-FAULTS: Final = ("lost", "unheard", "late", "conflict", "refused", "kill", "pause", "sleep", "clock")
+FAULTS: Final = ("lost", "unheard", "late", "conflict", "refused", "kill", "pause", "sleep", "clock", "suspend")
 
 LATE_US: Final = 300 * SECOND
 """How long a request can be on its way. Half of what an object may wait for its commit, a tenth of any retention."""
 
 CLOCK_US: Final = 600 * SECOND
 """How far a clock is set. Maintenance compares its own with the store's, so an hour would be too much."""
+
+SKEW_US: Final = 900 * SECOND
+"""How old a request's signature may be (``RequestTimeTooSkewed``)."""
+
+NOTICED_US: Final = 120 * SECOND
+"""After this long a writer has looked for holes once more: ``log.FRESH_S``, and the deadline of a commit twice."""
 
 _T = TypeVar("_T")
 
@@ -71,6 +86,14 @@ class Removed:
     looked_us: int
 
 
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """An entry that is missing for a while."""
+
+    since_us: int
+    data: bytes
+
+
 @dataclass(slots=True)
 class Weather:
     """How often each fault comes: the probabilities of one request, and how many requests see any at all."""
@@ -97,10 +120,20 @@ class Bucket:
         """Every other object's last bytes, removed or not."""
         self.checkpoints: list[Written] = []
         self.removed: dict[str, Removed] = {}
+        self.holes: dict[str, Hole] = {}
+        self.wiped_us: dict[str, list[int]] = {}
+        """When each table's folder was removed by hand."""
+        self.strays: dict[str, Written] = {}
+        """Entries that were written behind no other, into a folder that had been removed."""
+        self.cleaned: list[Written] = []
+        """Those that were removed by hand, too."""
+        self.skew_us = SKEW_US
         self.under_way = 0
         self.requests = 0
 
-    def create(self, path: str, data: bytes, process: Process | None) -> Outcome:
+    def create(self, path: str, data: bytes, process: Process) -> Outcome:
+        if path in self.holes and not self._must_know(self.holes[path], path, data, process):
+            self.restore(path)
         if path in self.objects:
             return "exists"
         self.write(path, data, process)
@@ -111,13 +144,68 @@ class Bucket:
         if "/_delta_log/" not in path:
             self.data[path] = data
         elif path.endswith(".json"):
-            self.entries.append(written)
+            if path.partition("/")[0] in self.wiped_us and not self._follows(path):
+                self.strays[path] = written
+                self.world.at(self.world.rng.randrange(20 * SECOND), lambda: self._clean(written))
+            else:
+                self.entries.append(written)
         elif path.endswith(".parquet"):
             self.checkpoints.append(written)
+        self._place(path, data)
+
+    def _place(self, path: str, data: bytes) -> None:
         if path not in self.objects:
             insort(self.names, path)
         self.objects[path] = data
         self.modified_us[path] = self.world.now_us
+
+    def _follows(self, path: str) -> bool:
+        """Whether an entry stands in its place, behind the one before it."""
+        last = before(path)
+        while last in self.strays:
+            last = before(last)
+        return last is None or last in self.objects
+
+    def _clean(self, stray: Written) -> None:
+        """Takes such an entry away, unless the log has come as far meanwhile and goes on behind it."""
+        path = stray.path
+        if self.strays.get(path) is stray:
+            del self.strays[path]
+            adopted = path in self.objects and self._follows(path)
+            (self.entries if adopted else self.cleaned).append(stray)
+            if not adopted:
+                self._take_away(path)
+
+    def _take_away(self, path: str) -> None:
+        if self.objects.pop(path, None) is not None:
+            self.names.pop(bisect_left(self.names, path))
+
+    # By nobody's program
+
+    def vanish(self, path: str) -> None:
+        self.world.trace.add(self.world.now_us, "-", "VANISHES", path)
+        self.holes[path] = Hole(self.world.now_us, self.objects[path])
+        self._take_away(path)
+
+    def restore(self, path: str) -> None:
+        hole = self.holes.pop(path, None)
+        if hole is not None and path not in self.objects:
+            self.world.trace.add(self.world.now_us, "-", "COMES BACK", path)
+            self._place(path, hole.data)
+
+    def _must_know(self, hole: Hole, path: str, data: bytes, process: Process) -> bool:
+        """Whether this writer has looked for holes since this one is there, or should have."""
+        sent_us, sent_ran_us = process.sent_us[data]
+        listed_us, listed_ran_us = process.listed_us.get(path.partition("/")[0], (0, 0))
+        return sent_us > hole.since_us and (listed_us > hole.since_us or sent_ran_us - listed_ran_us > NOTICED_US)
+
+    def wipe(self, table: str) -> None:
+        for path in [path for path in self.names if path.startswith(f"{table}/")]:
+            self._take_away(path)
+            if path in self.strays:
+                self.cleaned.append(self.strays.pop(path))
+        self.wiped_us.setdefault(table, []).append(self.world.now_us)
+        self.world.trace.add(self.world.now_us, "-", "WIPED", table)
 
     def delete(self, paths: Sequence[str], process: Process) -> None:
         for path in paths:
@@ -136,6 +224,12 @@ class Bucket:
         return [
             ObjectInfo(name, len(self.objects[name]), self.modified_us[name] / 1e6) for name in self.names[begin:end]
         ]
+
+
+def before(path: str) -> str | None:
+    """The path of the entry before this one; None if it is the first, or no entry."""
+    version = int(path[-25:-5]) if "/_delta_log/" in path and path[-25:-5].isdigit() else 0
+    return f"{path[:-25]}{version - 1:020d}.json" if version else None
 
 
 class Connection:
@@ -159,7 +253,7 @@ class Connection:
                     self._process.entries.setdefault(path, data)
             return data
 
-        found = self._retried("GET", path, look)
+        found = self._retried("GET", path, look, within_s=within_s)
         if found is None:
             raise FileNotFoundError(path)
         return found
@@ -173,6 +267,7 @@ class Connection:
 
         def look() -> list[ObjectInfo]:
             found = self._bucket.below(prefix, after)
+            self._process.listed_us[prefix.partition("/")[0]] = self._process.times_us
             now_us, modified_us = self._bucket.world.now_us, self._bucket.modified_us
             self._process.ages_us.update((info.path, now_us - modified_us[info.path]) for info in found)
             return found
@@ -185,7 +280,9 @@ class Connection:
 
     def put(self, path: str, data: bytes, *, within_s: float | None = None) -> None:
         """As ``Store.put``."""
-        self._retried("PUT", path, lambda: self._bucket.write(path, data, self._process), changes=True)
+        self._retried(
+            "PUT", path, lambda: self._bucket.write(path, data, self._process), changes=True, within_s=within_s
+        )
 
     def delete(self, paths: Sequence[str]) -> None:
         """As ``Store.delete``."""
@@ -197,11 +294,14 @@ class Connection:
         """As ``Store.put_if_absent``: sent once."""
         self.requests["PUT"] += 1
         world, process = self._bucket.world, self._process
+        waits = SECOND // 20, int(min(_ONCE_S, within_s or _ONCE_S) * SECOND)
 
         def apply() -> Outcome:
             return self._bucket.create(path, data, process)
 
         fault = self._fault(FAULTS)
+        process.sent_us.setdefault(data, process.times_us)
+        self._check_time("CREATE", path)
         outcome: Outcome
         if fault == "kill" or fault == "pause":
             outcome = self._stopped(fault, "CREATE", path, apply, changes=True)
@@ -218,18 +318,18 @@ class Connection:
             raise AccessDenied(msg)
         elif fault == "lost":
             self._trace("CREATE", path, "lost: unknown")
-            process.wait(self._some((SECOND // 20, int(_ONCE_S * SECOND))))
+            process.wait(self._some(waits))
             outcome = "unknown"
         elif fault == "unheard":
             self._travel()
             outcome = apply()
             self._trace("CREATE", path, f"{outcome}, unheard: unknown")
-            process.wait(self._some((SECOND // 20, int(_ONCE_S * SECOND))))
+            process.wait(self._some(waits))
             outcome = "unknown"
         elif fault == "late":
             self._trace("CREATE", path, "on its way: unknown")
             self._later("CREATE", path, apply)
-            process.wait(self._some((SECOND // 20, int(_ONCE_S * SECOND))))
+            process.wait(self._some(waits))
             outcome = "unknown"
         elif fault == "conflict":
             # A proxy that sent it twice meets itself; and S3 answers 409 to one of two that come at once.
@@ -250,12 +350,20 @@ class Connection:
         return outcome
 
     def _retried(
-        self, verb: str, path: str, apply: Callable[[], _T], *, changes: bool = False, more: int = 0
-    ) -> _T:  # fmt: skip
+        self,
+        verb: str,
+        path: str,
+        apply: Callable[[], _T],
+        *,
+        changes: bool = False,
+        more: int = 0,
+        within_s: float | None = None,
+    ) -> _T:
         self.requests[verb] += 1
-        kinds = ("lost", "refused", "kill", "pause", "clock")
+        kinds = ("lost", "refused", "kill", "pause", "clock", "suspend")
         fault = self._fault((*kinds, "unheard", "late") if changes else kinds)
         where = f"{path} and {more} more" if more else path
+        self._check_time(verb, where)
         if fault == "kill" or fault == "pause":
             result = self._stopped(fault, verb, where, apply, changes=changes)
         elif fault == "refused":
@@ -270,7 +378,7 @@ class Connection:
             elif fault == "late":
                 self._later(verb, where, apply)
             self._trace(verb, where, f"{fault}: unavailable")
-            self._process.wait(int(_RETRIES_S * SECOND))
+            self._process.wait(int(min(_RETRIES_S, within_s or _RETRIES_S) * SECOND))
             msg = f"{verb} {path} failed after retries."
             raise StoreUnavailable(msg)
         else:
@@ -292,8 +400,8 @@ class Connection:
             left -= weather.odds.get(kind, 0.0)
             if left < 0:
                 bucket.world.counts[f"fault: {kind}"] += 1
-                if kind == "clock":
-                    self._set_clock()
+                if kind in {"clock", "suspend"}:
+                    (self._set_clock if kind == "clock" else self._suspend)()
                     return None
                 return kind
         return None
@@ -303,6 +411,28 @@ class Connection:
         clock.wall_offset_us = world.rng.randrange(-CLOCK_US, CLOCK_US)
         self._process.clock_was_set = True
         self._trace("CLOCK", "", f"{clock.wall_offset_us / 1e6:+.0f} s")
+
+    def _suspend(self) -> None:
+        world, process = self._bucket.world, self._process
+        us = world.rng.randrange((1200 if world.rng.random() < 0.3 else 12_000) * SECOND)
+        self._trace("SUSPENDED", "", f"{us / 1e6:.1f} s")
+        if process.on_pause is not None and world.rng.random() < 0.5:
+            process.on_pause(us)
+        process.pause(us, suspended=True)
+        process.clock.wall_offset_us -= us
+        process.clock_was_set = True
+
+    def _check_time(self, verb: str, path: str) -> None:
+        """Refuses what was signed at another time than the store's."""
+        bucket, clock = self._bucket, self._process.clock
+        if abs(clock.wall_offset_us) <= bucket.skew_us:
+            return
+        self._travel()
+        self._trace(verb, path, f"refused, signed {clock.wall_offset_us / 1e6:+.0f} s")
+        bucket.world.counts["requests that were signed at a wrong time"] += 1
+        clock.wall_offset_us = bucket.world.rng.randrange(-60, 60) * SECOND
+        msg = f"The store refused {verb} {path} (RequestTimeTooSkewed)."
+        raise AccessDenied(msg)
 
     def _stopped(self, fault: str, verb: str, path: str, apply: Callable[[], _T], *, changes: bool) -> _T:
         world, process = self._bucket.world, self._process

@@ -7,6 +7,7 @@ as a scheduler would: the old one wakes up as a zombie.
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -22,26 +23,34 @@ from brokerless.errors import (
     CommitUnknown,
     DeliveryFailed,
     Fenced,
+    LogIncomplete,
     OffsetOutOfRange,
     PipelineError,
+    SchemaError,
     StoreError,
+    TopicChanged,
     TopicError,
+    TopicExists,
     TopicNotFound,
+    UsageError,
 )
-from brokerless.log import DeltaLog, epoch_of
+from brokerless.ingest import Incoming, Ingest, Routes
+from brokerless.log import FRESH_S, DeltaLog, epoch_of
 from brokerless.maintenance import Maintainer
-from brokerless.positions import PositionedRow, write_once
+from brokerless.metrics import Meter
+from brokerless.posts import Post, Posts
 from brokerless.producer import Producer
+from brokerless.producers import Producers
 from brokerless.spark.outputs import Objects, Output, Outputs
 from brokerless.spark.progress import SourceOffset, owner_id
-from brokerless.spark.source import Reader
+from brokerless.spark.source import Reader, first_position
 from brokerless.topics import Schema, dead_letters, partition_table
 from brokerless.verify.history import Event
-from tests.sim.bucket import Connection
+from tests.sim.bucket import Connection, before
 from tests.sim.world import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from brokerless.offsets import Ack, Offset
     from tests.sim.bucket import Bucket
@@ -51,6 +60,8 @@ TOPIC: Final = "t"
 OUTPUT: Final = "o"
 PIPELINE: Final = "pipe"
 SCHEMA: Final = Schema.parse("n long")
+WIDER: Final = Schema.parse("n long, m long")
+MOST_PARTITIONS: Final = 3
 
 RETENTION_S: Final = 3600.0
 GRACE_S: Final = 1800.0
@@ -59,8 +70,9 @@ ROWS: Final = 100  # numbers that one batch of a role's input may use
 BATCHES: Final = 1000
 _MOST_LIVE: Final = 10  # incarnations of one role, beside which no further one is started
 
-AGAIN_US: Final = int((RETENTION_CHECK_S + 1) * SECOND)
-"""Who met the end of everything looks again after this long: by then a reader has asked whether it was overtaken."""
+AGAIN_US: Final = int((FRESH_S + RETENTION_CHECK_S + 1) * SECOND)
+"""Who met the end of everything looks again after this long: by then a reader has asked whether it was overtaken, and
+whether its table is still there."""
 
 
 @dataclass(slots=True)
@@ -73,6 +85,8 @@ class Stage:
     leaps: float
     """How often somebody waits for minutes or hours, so that there is something to maintain."""
     recreated: bool = False
+    by_hand: bool = False
+    """Whether that is done by removing the folder, so that the log does not know."""
     events: list[Event] = field(default_factory=list)
     opened_us: dict[str, int | None] = field(default_factory=dict)
     """When the processes of the history had opened their topic."""
@@ -82,10 +96,14 @@ class Stage:
         """Whether a role of these kinds is not done yet, or has a zombie that may still wake up."""
         return any(isinstance(role, kinds) and (role.live or not role.done) for role in self.roles)
 
+    def creations(self, before_us: int) -> list[bytes]:
+        """The entries by which the topic had been created by then."""
+        entries = (written for written in self.bucket.entries if written.path.startswith(f"{TOPIC}/"))
+        return [w.data for w in entries if w.at_us <= before_us and b'"CREATE TABLE"' in w.data]
+
     def created(self, before_us: int) -> int:
         """How often the topic had been created by then."""
-        entries = (written for written in self.bucket.entries if written.path.startswith(f"{TOPIC}/"))
-        return sum(written.at_us <= before_us and b'"CREATE TABLE"' in written.data for written in entries)
+        return len(self.creations(before_us))
 
     def record(self, process: Process, op: Any, outcome: Any, **fields: Any) -> None:
         """Adds to the history."""
@@ -146,9 +164,13 @@ class Role:
     def judge(self, process: Process, error: BrokerlessError) -> None:
         """Whether an incarnation may end like this."""
         expected = StoreError | CommitError | DeliveryFailed | Fenced | TopicError | OffsetOutOfRange
+        if self.stage.recreated and isinstance(error, UsageError):
+            outdated = "has the partitions" in str(error) or "sequences must grow" in str(error)
+            if isinstance(error, SchemaError) or outdated:
+                return  # it knew the topic as it was before
         if not isinstance(error, expected) or "damaged" in str(error):
             self.world.fail(f"{process.name} ended by {type(error).__name__}: {error}")
-        if isinstance(error, Fenced) and not self.superseded(process):
+        if isinstance(error, Fenced) and not self.superseded(process) and not self.stage.by_hand:
             self.world.fail(f"{process.name} was told that it was fenced, and nobody took over: {error}")
         if "in the log but not in the store" in str(error):
             self.missed += 1
@@ -179,9 +201,24 @@ class Sender(Role):
         rng = stage.world.rng
         base = (number + 1) * ROWS * BATCHES
         self.batches = [list(range(base + i * ROWS, base + i * ROWS + rng.randrange(1, 4))) for i in range(batches)]
-        self.calls = 0
         self.next = 0
         """The first batch that is not known to be in the log."""
+
+    def renewed(self, topic: int) -> int:
+        """How often the topic was created by now; if it was once more, all of the input is sent again."""
+        if (now := self.stage.created(self.world.now_us)) > topic:
+            self.next = 0
+        return max(now, topic)
+
+    def body_of(self, one: int) -> dict[str, int]:
+        """A message for the topic as it is now."""
+        wide = b'\\"m\\"' in self.stage.creations(self.world.now_us)[-1]
+        return {"n": one, "m": one} if wide else {"n": one}
+
+    def check_refusal(self, process: Process, topic: int, ids: Sequence[int], why: object) -> None:
+        """Whether the topic was another one meanwhile: else they do fit."""
+        if topic == self.stage.created(self.world.now_us):
+            self.world.fail(f"{process.name} was told that {ids} do not fit a topic that they do fit: {why}")
 
     def send(
         self, process: Process, producer: Producer, ids: Sequence[int], *, sequence: int | None = None, app: str | None
@@ -191,17 +228,17 @@ class Sender(Role):
         about: dict[str, Any] = {"call": call, "topic": TOPIC, "producer": app}
         stage.record(process, "send", "invoke", ids=ids, **about)
         try:
-            acks = producer.send({"n": list(ids)}, sequence=sequence)
+            acks = producer.send([self.body_of(one) for one in ids], sequence=sequence)
         except DeliveryFailed as error:
             rest = [ids[row] for row in error.unacknowledged]
             if sure := [one for one in ids if one not in rest]:
                 stage.record(process, "send", "ok", ids=sure, acks=_spans(error.acknowledged), **about)
             stage.record(process, "send", "unknown" if error.unknown else "fail", ids=rest, **about)
             self.world.counts["sends of unknown outcome" if error.unknown else "sends that failed"] += 1
-            if isinstance(error.__cause__, Fenced | TopicError):
-                raise  # in one of several partitions: to try again would fail for ever
+            if isinstance(error.__cause__, Fenced | TopicError | LogIncomplete):
+                raise  # in one of several partitions: to try again would fail for ever, or for long
             return error
-        except (Fenced, TopicError):
+        except (Fenced, TopicError, SchemaError):
             # Over several partitions one may have been committed before another was found to be taken over.
             stage.record(process, "send", "fail" if producer.partitions == 1 else "unknown", **about)
             raise
@@ -230,6 +267,7 @@ class NamedProducer(Sender):
         self.keyed = stage.partitions > 1 and rng.random() < 0.5
         self.asks_log = stage.partitions == 1 and not stage.recreated and rng.random() < 0.5
         self.timeout_s = (1.0, 5.0, 30.0)[rng.randrange(3)]
+        self.lives_on = rng.random() < 0.5
         self.topic = 1
 
     def body(self, process: Process) -> None:
@@ -256,6 +294,9 @@ class NamedProducer(Sender):
             batch = max(0, self.next - self.world.rng.randrange(3))
         while batch < len(self.batches):
             self.think(process)
+            if self.stage.recreated and self.stage.created(self.world.now_us) > topic and self.lives_on:
+                topic = self.topic = self.renewed(topic)
+                batch = self.next  # it does not know that its producer is one of the old topic
             if self.send(process, producer, self.batches[batch], sequence=batch, app=self.name) is None:
                 if topic == self.topic:
                     self.advance(batch)
@@ -306,6 +347,7 @@ class AnonymousProducer(Sender):
                 unknown = error.__cause__
                 if isinstance(unknown, CommitUnknown) and self._landed(process, unknown) is not False:
                     break
+                self.think(process)
         self.done = True
 
     def _landed(self, process: Process, unknown: CommitUnknown) -> bool | None:
@@ -322,32 +364,134 @@ class AnonymousProducer(Sender):
 
 
 class Function(Sender):
-    """A function behind a source that is read in order: gets batches again, cut otherwise, and sometimes twice."""
+    """A function behind sources that are read in order: gets batches again, cut otherwise, and sometimes twice.
+
+    It stays warm: it keeps its logs and producers while the topic is deleted and created again, and then its sources
+    begin anew.
+    """
 
     name = "function"
     failover = True
+    sources = 2
+    topic = 1
 
     def body(self, process: Process) -> None:
-        assert process.connection is not None
-        log = DeltaLog(process.connection, TOPIC, clock=process.clock)
+        take = self.warm(process)
+        failed = 0
         while self.next < len(self.batches):
             self.think(process)
-            first = max(0, self.next - self.world.rng.randrange(2))
-            last = min(len(self.batches), self.next + self.world.rng.randrange(1, 3))
-            ids = [one for batch in self.batches[first:last] for one in batch]
-            rows = [PositionedRow(f"kinesis/s/{self.name}", one << 70, {"n": one}) for one in ids]
+            if self.stage.recreated:
+                self.topic = self.renewed(self.topic)
+            first, last = self.cut()
+            given = [one for batch in self.batches[first:last] for one in batch]
+            ids = sorted(given, key=lambda one: (self.source_of(one), one))
+            if not ids:
+                continue
+            topic = self.topic
             call = len(self.stage.events) + 1
             about: dict[str, Any] = {"call": call, "topic": TOPIC}
             self.stage.record(process, "send", "invoke", ids=ids, **about)
             try:
-                written = write_once(log, rows, schema=SCHEMA, topic=TOPIC, timeout_s=5.0, clock=process.clock)
+                outcome, acks, misfit = take(first, ids)
             except BaseException:
                 self.stage.record(process, "send", "unknown", **about)
                 raise
-            self.stage.record(process, "send", "ok", acks=[(0, -1, 0, len(ids))], **about)
-            self.world.counts["rows that a function got again"] += written.skipped
-            self.advance(last - 1)
+            self.stage.record(process, "send", outcome, acks=acks, **about)
+            # A request in flight when the topic was created anew may come before those that are sent again.
+            if misfit and not (self.stage.recreated and "sequences must grow" in str(misfit)):
+                self.check_refusal(process, topic, ids, misfit)
+            if (outcome == "ok" or misfit) and topic == self.topic:
+                self.advance(last - 1)
+            failed = 0 if outcome == "ok" else failed + 1
+            process.wait(failed and self.world.rng.randrange(SECOND) << min(failed, 8))
         self.done = True
+
+    def cut(self) -> tuple[int, int]:
+        """Which batches it is given next."""
+        first = max(0, self.next - self.world.rng.randrange(2))
+        return first, min(len(self.batches), self.next + self.world.rng.randrange(1, 3))
+
+    def source_of(self, one: int) -> int:
+        """Which of its sources a message is from."""
+        return one // ROWS % self.sources
+
+    def warm(self, process: Process) -> Callable[[int, Sequence[int]], tuple[str, list[Any], object]]:
+        """What takes batches for as long as this incarnation lives: their outcome, places, and why they do not fit."""
+        assert process.connection is not None
+        producers = Producers(process.connection, timeout_s=5.0, clock=process.clock)
+        routes = Routes((TOPIC,), TOPIC)
+        ingest = Ingest(
+            process.connection, routes=routes, producers=producers, meter=Meter(), timeout_s=5.0, clock=process.clock
+        )
+
+        def take(_: int, ids: Sequence[int]) -> tuple[str, list[Any], object]:
+            taken = ingest.take(
+                [
+                    Incoming(
+                        json.dumps(self.body_of(one)).encode(),
+                        f"kinesis/{self.name}/{self.source_of(one)}",
+                        one,
+                        position=one << 70,
+                    )
+                    for one in ids
+                ]
+            )
+            self.world.counts["rows that a function got again"] += taken.skipped
+            for error in taken.errors:
+                self.world.trace.add(self.world.now_us, process.name, "met", "", f"{type(error).__name__}: {error}")
+                self.judge(process, error)
+            misfit = f"{taken.rejected} dead letters" if taken.rejected else None
+            return "unknown" if taken.failed else "ok", [(0, -1, 0, len(ids))], misfit
+
+        return take
+
+
+class Poster(Function):
+    """A function that takes messages by HTTP, and its client, who repeats a request until it is answered."""
+
+    name = "poster"
+    sources = 1
+
+    def cut(self) -> tuple[int, int]:
+        """A batch is a request: with a number, so not cut otherwise."""
+        first = max(0, self.next - self.world.rng.randrange(2))
+        return first, first + 1
+
+    def warm(self, process: Process) -> Callable[[int, Sequence[int]], tuple[str, list[Any], object]]:
+        """As ``Function.warm``."""
+        assert process.connection is not None
+        producers = Producers(process.connection, timeout_s=5.0, clock=process.clock)
+        posts = Posts(
+            routes=Routes((TOPIC,), TOPIC),
+            producers=producers,
+            max_bytes=10_000,
+            meter=Meter(),
+            clock=process.clock,
+        )
+
+        def take(batch: int, ids: Sequence[int]) -> tuple[str, list[Any], object]:
+            body = "\n".join(json.dumps(self.body_of(one)) for one in ids)
+            kind = {"content-type": "application/x-ndjson"}
+            who = {"producer-id": self.name, "producer-sequence": str(batch)}
+            answer = posts.answer(Post("POST", f"/topics/{TOPIC}", kind | who, body, base64_encoded=False))
+            self.world.trace.add(self.world.now_us, process.name, "answers", str(answer.status), str(answer.content))
+            self.world.counts[f"answers {answer.status}"] += 1
+            if answer.status == 200:
+                told = answer.content["acks"]
+                self.world.counts["requests that were there already"] += any(ack["duplicate"] for ack in told)
+                places = [(ack["partition"], *_offset(ack["first"]), ack["messages"]) for ack in told]
+                return "ok", places, None
+            if answer.status not in {400, 404, 429, 503}:
+                self.world.fail(f"{process.name} was answered {answer.status}: {answer.content}")
+            unknown = answer.content.get("unknown") or answer.status == 503
+            return "unknown" if unknown else "fail", [], answer.content if answer.status == 400 else None
+
+        return take
+
+
+def _offset(text: str | None) -> tuple[int, int]:
+    version, _, index = (text or "-1:0").partition(":")
+    return int(version), int(index)
 
 
 class Reading(Role):
@@ -359,6 +503,7 @@ class Reading(Role):
         super().__init__(stage, number)
         self.topic = topic
         self.saved: dict[int, Offset] = {}
+        self.topic_was = 1
         self.runs: list[Run] = []
         self.confused = 0
 
@@ -371,7 +516,13 @@ class Reading(Role):
             clock=process.clock,
             batch_bytes=(1, 2000, 2**20)[rng.randrange(3)],
         )
+        if self.stage.by_hand and self.stage.created(self.world.now_us) > self.topic_was:
+            self.topic_was = self.stage.created(self.world.now_us)
+            self.saved.clear()  # offsets do not say of which table they are; who removes folders has to know
+        there = {number for _, number in consumer.position()}
         for number, offset in self.saved.items():
+            if number not in there:
+                continue
             try:
                 consumer.seek(offset, topic=self.topic, partition=number)
             except OffsetOutOfRange as error:
@@ -380,7 +531,7 @@ class Reading(Role):
         idle = 0
         quiet = False
         while True:
-            last = not self.stage.working(Sender, Pipeline, Owner) and not self.stage.bucket.under_way
+            last = not self.stage.working(Sender, Pipeline, Owner, Slip) and not self.stage.bucket.under_way
             try:
                 batches = consumer.poll(0)
             except OffsetOutOfRange:
@@ -437,6 +588,7 @@ class Reading(Role):
         for (_, number), offset in consumer.position().items():
             table = partition_table(self.topic, number)
             runs[number] = Run(process.name, table, (offset.version, offset.index), process.entries)
+            runs[number].sought = number in self.saved
             where = {"topic": self.topic, "partition": number, "offset": runs[number].start}
             self.stage.record(process, "assign", "ok", **where)
         self.runs += runs.values()
@@ -461,6 +613,8 @@ class Run:
     """What its process was given under each entry's name."""
     rows: list[tuple[int, int, int]] = field(default_factory=list)
     next: tuple[int, int] = (0, 0)
+    sought: bool = False
+    """Whether it began at a saved offset, and not at the beginning."""
     finished: bool = False
 
     def take(self, first: tuple[int, int], ids: Sequence[int]) -> None:
@@ -480,6 +634,8 @@ class Pipeline(Role):
         self.letters = rng.random() < 0.85
         self.max_rows = (1, 4, 15, 1000)[rng.randrange(4)]
         self.app_id = owner_id(PIPELINE)
+        self.accepts = rng.random() < 0.5
+        """Whether it is told to take an input that was made again by hand for a new one."""
         self.misconfigured: set[str] = set()
         self.began: dict[str, dict[str, int]] = {}
         """Where each incarnation began."""
@@ -496,13 +652,19 @@ class Pipeline(Role):
             self.misconfigured.add(process.name)  # begins anew; must be stopped if anything was done already
         else:
             options |= {"pipeline": PIPELINE, "output": OUTPUT}
+        if self.accepts:
+            options["acceptnewinput"] = "true"
+        if process.name not in self.misconfigured:
+            begin = first_position(store, options, outputs.output)
+            self.began[process.name] = begin.at
+            outputs.begin(begin)
         reader = Reader(options, None)  # type: ignore[arg-type]
         start = SourceOffset.of(reader.initialOffset())
-        self.began[process.name] = start.at
+        self.began.setdefault(process.name, start.at)
         batch_id = idle = 0
         quiet = False
         while True:
-            last = not self.stage.working(Sender, Owner) and not self.stage.bucket.under_way
+            last = not self.stage.working(Sender, Owner, Slip) and not self.stage.bucket.under_way
             end = SourceOffset.of(reader.latestOffset())
             if end.at == start.at:
                 if quiet:
@@ -549,6 +711,9 @@ class Pipeline(Role):
                 return
             if "waited more than" in str(error) and (process.paused_us or process.clock_was_set):
                 return
+        elif isinstance(error, TopicChanged) and "accept-new-input" in str(error) and self.stage.by_hand:
+            self.world.counts["pipelines whose input was made again by hand"] += 1
+            self.done = True
         elif isinstance(error, OffsetOutOfRange):
             # Clean-up has overtaken it: it stops and names it. What it did so far is judged.
             self.world.counts["pipelines that clean-up overtook"] += 1
@@ -597,7 +762,7 @@ class Maintenance(Role):
 
 
 class Owner(Role):
-    """Deletes the topic and creates it again."""
+    """Deletes the topic and creates it again, perhaps with other columns or another number of partitions."""
 
     name = "owner"
 
@@ -605,28 +770,77 @@ class Owner(Role):
         super().__init__(stage, number)
         self.left = times
         self.deleted = False
+        self.schema, self.partitions = SCHEMA, stage.partitions
 
     def body(self, process: Process) -> None:
         assert process.connection is not None
+        rng = self.world.rng
         while self.left > 0:
             for _ in range(10):
                 self.think(process)
             if not self.deleted:
-                with suppress(TopicNotFound):  # an incarnation before got this far
-                    delete_topic(process.connection, TOPIC, clock=process.clock)
+                self.delete(process.connection, process)
                 self.deleted = True
+                if rng.random() < 0.7:
+                    self.schema, self.partitions = (SCHEMA, WIDER)[rng.randrange(2)], rng.randint(1, MOST_PARTITIONS)
             for _ in range(3):
                 self.think(process)
             create_topic(
                 process.connection,
                 TOPIC,
-                SCHEMA,
-                partitions=self.stage.partitions,
+                self.schema,
+                partitions=self.partitions,
                 exist_ok=True,
                 clock=process.clock,
             )
             self.deleted = False
             self.left -= 1
+        self.done = True
+
+    def delete(self, store: Connection, process: Process) -> None:
+        """Ends the topic."""
+        with suppress(TopicNotFound):  # an incarnation before got this far
+            delete_topic(store, TOPIC, clock=process.clock)
+
+
+class Hand(Owner):
+    """Removes the topic's folders instead: nobody is told."""
+
+    name = "hand"
+
+    def judge(self, process: Process, error: BrokerlessError) -> None:
+        super().judge(process, error)
+        if isinstance(error, TopicExists):
+            self.deleted = False  # a creation before the last removal came late; once more
+
+    def delete(self, store: Connection, process: Process) -> None:
+        """Removes everything at one moment."""
+        for number in range(MOST_PARTITIONS):
+            self.stage.bucket.wipe(partition_table(TOPIC, number))
+
+
+class Slip(Role):
+    """Lets an entry that others stand behind vanish, and come back."""
+
+    name = "slip"
+
+    def __init__(self, stage: Stage, number: int, *, times: int) -> None:
+        super().__init__(stage, number)
+        self.left = times
+
+    def body(self, process: Process) -> None:
+        rng, bucket = self.world.rng, self.stage.bucket
+        while self.left > 0:
+            self.left -= 1
+            for _ in range(rng.randrange(1, 12)):
+                self.think(process)
+            paths = [path for path in map(before, bucket.names) if path in bucket.objects]
+            if not paths:
+                continue
+            path = str(paths[rng.randrange(len(paths))])
+            bucket.vanish(path)
+            process.wait(rng.randrange((10, 300, 10_000 if self.stage.leaps else 600)[rng.randrange(3)] * SECOND))
+            bucket.restore(path)
         self.done = True
 
 

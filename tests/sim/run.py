@@ -16,11 +16,14 @@ from tests.sim.roles import (
     AnonymousProducer,
     CountingProducer,
     Function,
+    Hand,
     Maintenance,
     NamedProducer,
     Owner,
     Pipeline,
+    Poster,
     Reading,
+    Slip,
     Stage,
 )
 from tests.sim.verdict import Judge
@@ -82,21 +85,24 @@ def _stage(host: Host, world: World) -> Stage:
     rng = world.rng
     partitions = 2 if rng.random() < 0.3 else 1
     image = _image(host, partitions)
-    kind = rng.randrange(10)
-    maintained, recreated = kind < 3, kind == 3
+    kind = rng.randrange(14)
+    maintained, by_hand = kind < 4, kind == 6
+    recreated = kind in {4, 5, 6}
+    holes = kind == 7 or (maintained and rng.random() < 0.3)
     stage = Stage(
         world,
         Bucket(world, _weather(world, maintained)),
         partitions,
         leaps=rng.choice((0.1, 0.3)) if maintained else 0.0,
         recreated=recreated,
+        by_hand=by_hand,
     )
     host.begin(world, stage.bucket)
     for written in image:
         stage.bucket.write(written.path, written.data, None)
-    writers = (NamedProducer, NamedProducer, CountingProducer, AnonymousProducer, Function)
+    writers = (NamedProducer, NamedProducer, CountingProducer, AnonymousProducer, Function, Poster)
     for number in range(rng.randrange(1, 4)):
-        writer = writers[rng.randrange(5 if not recreated else 4)]
+        writer = writers[rng.randrange(len(writers))]
         writer(stage, number, batches=rng.randrange(2, 9))
     if rng.random() < 0.6:
         Pipeline(stage, 0)
@@ -107,7 +113,9 @@ def _stage(host: Host, world: World) -> Stage:
     if maintained:
         Maintenance(stage, 8, runs=rng.randrange(2, 7))
     if recreated:
-        Owner(stage, 9, times=rng.randrange(1, 3))
+        (Hand if by_hand else Owner)(stage, 9, times=rng.randrange(1, 3))
+    if holes:
+        Slip(stage, 4, times=rng.randrange(1, 4))
     return stage
 
 
@@ -117,8 +125,11 @@ def _weather(world: World, maintained: bool) -> Weather:
     odds = {kind: rng.choice((0.01, 0.03, 0.1)) for kind in FAULTS if rng.random() < 0.5}
     if not maintained:
         odds.pop("sleep", None)
+        odds.pop("suspend", None)
     if "refused" in odds:
         odds["refused"] /= 5
+    if maintained and rng.random() < 0.25:
+        odds = {"suspend": rng.choice((0.01, 0.03, 0.1))}  # which other faults would only end too soon
     return Weather(odds, rng.randrange(20, 600), long_pauses=maintained or rng.random() < 0.2)
 
 

@@ -5,25 +5,30 @@ The log as it was written is the truth: what clean-up removed and what was retri
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from brokerless import records
 from brokerless.entries import Entry, parse_entry
+from brokerless.log import RECHECK_S
 from brokerless.maintenance import SETTLE_S
 from brokerless.replay import TableState, read_checkpoint, replayed
 from brokerless.topics import dead_letters, partition_table
 from brokerless.upload import REMOVALS
 from brokerless.verify import check, check_pipeline
-from tests.sim.bucket import CLOCK_US, Written
+from tests.sim.bucket import CLOCK_US, Written, before
 from tests.sim.roles import (
     GRACE_S,
+    MOST_PARTITIONS,
     OUTPUT,
     PIPELINE,
     RETENTION_S,
     TOPIC,
+    Function,
     Maintenance,
     Pipeline,
     Reading,
@@ -40,6 +45,8 @@ if TYPE_CHECKING:
 _ENTRY: Final = re.compile(r"(.+)/_delta_log/(\d{20})\.json")
 _SET_US: Final = 60 * SECOND  # how far a process's clock can be from the store's when it starts
 _CLOCKS_US: Final = CLOCK_US + _SET_US  # and later
+_SLOW_S: Final = 4.0  # a commit that was begun meets rivals, and its requests take seconds at times
+_R = TypeVar("_R", bound=Sender)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +67,22 @@ class Table:
     entries: list[tuple[Entry, Written]] = field(default_factory=list)
     ghosts: list[tuple[Entry, Written]] = field(default_factory=list)
     """Entries under a name that clean-up had freed: their writer slept for longer than the retention."""
+    id: str = ""
     rows: list[Row] = field(default_factory=list)
     begins: list[int] = field(default_factory=list)
     """Where the table begins, and begins anew."""
+    ends: list[tuple[int, float]] = field(default_factory=list)
+    """Where it ends, and when."""
+    gone_us: float = math.inf
+    """When its folder was removed by hand."""
 
     def generation(self, version: int) -> int:
         """How often the topic had been created before this entry, less one."""
         return sum(version >= begin for begin in self.begins) - 1
+
+    def until_us(self, version: int) -> float:
+        """Until when what this entry says was the topic's."""
+        return next((at_us for end, at_us in self.ends if end > version), self.gone_us)
 
 
 class Judge:
@@ -76,6 +92,8 @@ class Judge:
         self._stage = stage
         self._fail = stage.world.fail
         self.tables: dict[str, Table] = {}
+        self.former: list[Table] = []
+        """Those whose folders were removed by hand; and what was written into such a folder by who could not know."""
 
     def judge(self) -> None:
         """Every rule, one after the other; what is broken is reported to the world."""
@@ -105,14 +123,21 @@ class Judge:
             if match is None:
                 self._fail(f"{written.path} is no entry's name")
                 continue
-            table = self.tables.setdefault(match[1], Table(match[1]))
+            table = self._table_of(written, match[1])
             entry = parse_entry(int(match[2]), written.data, table=match[1])
             known = any(entry.version == other.version for other, _ in table.entries)
             (table.ghosts if known else table.entries).append((entry, written))
-        for table in self.tables.values():
-            for entry, _ in table.entries:
+        for written in (*self._stage.bucket.cleaned, *self._stage.bucket.strays.values()):
+            self._stray(written)
+        for table in [*self.tables.values(), *self.former]:
+            if self._stage.by_hand:
+                table.entries.sort(key=lambda known: known[0].version)
+            for entry, written in table.entries:
                 if entry.metadata is not None and not entry.metadata.deleted:
                     table.begins.append(entry.version)
+                    table.id = entry.metadata.id
+                elif entry.metadata is not None:
+                    table.ends.append((entry.version, written.at_us))
                 index = 0
                 for add in entry.messages:
                     path = f"{table.name}/{add.path}"
@@ -120,11 +145,42 @@ class Judge:
                     if data is None:
                         self._fail(f"entry {entry.version} of {table.name} names {path}, which was never uploaded")
                         continue
-                    ids = records.decode(data).column("n").to_pylist()
+                    ids = _ids(data)
                     table.rows += [Row(entry.version, index + i, one, path) for i, one in enumerate(ids)]
                     index += len(ids)
                     if add.rows != len(ids):
                         self._fail(f"{path} has {len(ids)} rows, its entry says {add.rows}")
+
+    def _table_of(self, written: Written, name: str) -> Table:
+        """The table as it was when this was written."""
+        for gone_us in self._stage.bucket.wiped_us.get(name, ()):
+            if written.at_us <= gone_us:
+                for table in self.former:
+                    if (table.name, table.gone_us) == (name, gone_us):
+                        return table
+                self.former.append(Table(name, gone_us=gone_us))
+                return self.former[-1]
+        return self.tables.setdefault(name, Table(name))
+
+    def _stray(self, written: Written) -> None:
+        """Who writes behind no other entry had looked at the last one just before."""
+        name, version = written.path.partition("/")[0], int(written.path[-25:-5])
+        gone_us = max(us for us in self._stage.bucket.wiped_us[name] if us < written.at_us)
+        if self._late(written, gone_us):
+            self._fail(
+                f"{written.process and written.process.name} wrote entry {version} of {name} behind no other, "
+                f"{(written.at_us - gone_us) / 1e6:.1f} s after the folder had been removed"
+            )
+        self._stage.world.counts["entries behind no other"] += 1
+        entry = parse_entry(version, written.data, table=name)
+        self.former.append(Table(name, entries=[(entry, written)]))
+
+    def _late(self, written: Written, gone_us: int) -> bool:
+        """Whether its writer must have looked once more before, and seen that the folder was removed."""
+        process = written.process
+        if process is None or process.paused_us:
+            return False
+        return process.sent_us[written.data][0] > gone_us + (RECHECK_S + _SLOW_S) * SECOND
 
     def _versions(self, table: Table) -> None:
         found = [entry.version for entry, _ in table.entries]
@@ -135,7 +191,7 @@ class Judge:
             if count > 1:
                 self._fail(f"{table.name}: commit {commit} stands in {count} entries")
         times = [entry.timestamp_ms for entry, _ in table.entries]
-        if times != sorted(times):
+        if times != sorted(times) and not self._stage.by_hand:
             self._fail(f"{table.name}: times of entries go back: {times}")
         for entry, written in table.ghosts:
             self._stage.world.counts["entries under a freed name"] += 1
@@ -155,7 +211,7 @@ class Judge:
                 continue
             for app in entry.txns:
                 if app.endswith("/epoch"):
-                    owners[app.removesuffix("/epoch")] = name
+                    owners[app.removesuffix("/epoch").removeprefix("pipeline/")] = name
             for app in entry.txns:
                 owner = owners.get(app.partition(":")[0])
                 if owner not in (None, name):
@@ -163,12 +219,15 @@ class Judge:
 
     def _strangers(self, table: Table) -> None:
         """Who opened a topic that was deleted since leaves nothing in the new one."""
-        dropped_us = 0
+        wiped_us = self._stage.bucket.wiped_us.get(table.name, [])
+        dropped_us = max([0, *wiped_us])
         for entry, written in table.entries:
             if entry.metadata is not None and entry.metadata.deleted:
                 dropped_us = written.at_us
             opened_us = written.process.opened_us if written.process else None
-            if opened_us is not None and opened_us < dropped_us:
+            if wiped_us and not self._late(written, dropped_us):
+                continue
+            if opened_us is not None and opened_us < dropped_us <= written.at_us:
                 self._fail(
                     f"{written.process and written.process.name} opened the topic before it was deleted, and wrote "
                     f"entry {entry.version} of the new {table.name}"
@@ -262,21 +321,25 @@ class Judge:
         """Acknowledged is in the log, at the offset that was told; unsent or failed is not."""
         attempts: dict[int, list[str]] = {}
         sent: dict[int, list[int]] = {}
-        places: dict[tuple[str, int, int], int] = {}
-        there: set[int] = set()
-        newest: dict[int, int] = {}
-        first = self.tables[TOPIC]
-        created = [written.at_us for entry, written in first.entries if entry.version in first.begins]
-        for table in self._topic_tables():
+        invoked_us: dict[int, int] = {}
+        places: dict[tuple[str, int, int], set[int]] = {}
+        until_us: dict[int, float] = {}
+        """Until when each message was in the topic."""
+        passed: dict[int, list[tuple[int, float]]] = {}
+        """What warm functions wrote, by sender: after a message of a later call an earlier one is none that is new."""
+        for table in [*self._topic_tables(), *self.former, *self._refused()]:
             for row in table.rows:
-                places[table.name, row.version, row.index] = row.id
-                there.add(row.id)
-                newest[row.id] = max(table.generation(row.version), newest.get(row.id, 0))
+                end_us = table.until_us(row.version)
+                places.setdefault((table.name, row.version, row.index), set()).add(row.id)
+                until_us[row.id] = max(end_us, until_us.get(row.id, 0))
+                passed.setdefault(row.id // 100_000, []).append((row.id, end_us))
+        warm = dict(self._numbered(Function))
         for event in self._stage.events:
             if event.op != "send":
                 continue
             if event.type == "invoke":
                 sent[event.call] = list(event.ids)  # type: ignore[arg-type]
+                invoked_us[event.call] = event.at_us
                 for one in sent[event.call]:
                     attempts.setdefault(one, []).append("invoke")
                 continue
@@ -284,13 +347,24 @@ class Judge:
             for one in ids:
                 attempts[one][-1] = event.type
             if event.type == "ok":
-                if lost := [one for one in ids if one not in there]:
+                begun_us = invoked_us[event.call]
+                gone = [one for one in ids if until_us.get(one, 0) < begun_us]
+                if (role := warm.get(ids[0] // 100_000)) and self._stage.recreated:
+                    # In flight when the topic was created anew, a later message came first: the rule of positions.
+                    later = passed.get(ids[0] // 100_000, ())
+                    gone = [
+                        one
+                        for one in gone
+                        if not any(
+                            other > one and end_us >= begun_us and role.source_of(other) == role.source_of(one)
+                            for other, end_us in later
+                        )
+                    ]
+                if lost := [one for one in gone if one not in until_us]:
                     self._fail(f"{lost} were acknowledged to {event.process} and are not in the log")
+                elif gone:
+                    self._fail(f"{gone} were acknowledged to {event.process}, but only a deleted topic has them")
                 self._check_places(event.process, ids, event.acks, places)
-                opened_us = self._stage.opened_us[event.process]
-                born = -1 if opened_us is None else sum(at_us <= opened_us for at_us in created) - 1
-                if old := [one for one in ids if newest.get(one, born) < born]:
-                    self._fail(f"{old} were acknowledged to {event.process}, but only a deleted topic has them")
         for table in self._topic_tables():
             for row in table.rows:
                 if row.id not in attempts:
@@ -298,21 +372,23 @@ class Judge:
                 elif set(attempts[row.id]) == {"fail"}:
                     self._fail(f"{row.id} failed, and is in {table.name} at {row.version}:{row.index}")
         for role in self._stage.roles:
-            if type(role).name in {"named", "function"} and isinstance(role, Sender):
-                missing = [one for batch in role.batches for one in batch if one not in there]
+            if isinstance(role, Function) and self._stage.recreated:
+                continue  # what was in flight when the topic was created anew may have passed what came before it
+            if type(role).name in {"named", "function", "poster"} and isinstance(role, Sender):
+                missing = [one for batch in role.batches for one in batch if one not in until_us]
                 if missing:
                     self._fail(f"{role.name} ended, but {missing} are not in the log")
 
     def _check_places(
-        self, process: str, ids: list[int], acks: object, places: dict[tuple[str, int, int], int]
+        self, process: str, ids: list[int], acks: object, places: dict[tuple[str, int, int], set[int]]
     ) -> None:
-        told: list[int] = []
+        told: list[set[int]] = []
         for number, version, first, rows in acks:  # type: ignore[attr-defined]
             if version < 0:
                 return
             name = partition_table(TOPIC, number)
-            told += [places.get((name, version, first + i), -1) for i in range(rows)]
-        if sorted(told) != sorted(ids):
+            told += [places.get((name, version, first + i), set()).intersection(ids) for i in range(rows)]
+        if len(told) != len(ids) or set().union(*told) != set(ids):
             self._fail(f"{process} was told that {ids} are at {acks}, where the log has {told}")
 
     def _repeats(self, table: Table) -> None:
@@ -329,39 +405,58 @@ class Judge:
 
     def _order(self) -> None:
         """Each sender's messages stand in its order in each partition."""
+        warm = dict(self._numbered(Function))
         for table in self._topic_tables():
-            last: dict[tuple[int, int], int] = {}
+            last: dict[tuple[int, int, int], int] = {}
             for row in table.rows:
-                sender = (table.generation(row.version), row.id // 100_000)
+                number = row.id // 100_000
+                source = warm[number].source_of(row.id) if number in warm else 0
+                sender = (table.generation(row.version), number, source)
                 if row.id < last.get(sender, -1):
                     self._fail(f"{row.id} stands behind {last[sender]} in {table.name}")
                 last[sender] = max(row.id, last.get(sender, -1))
 
     def _readers(self) -> None:
         """Each reader saw the log from where it began, without a gap and nothing twice."""
+        strays = {row.id for table in self.former if not table.begins for row in table.rows}
         for role in self._stage.roles:
             if not isinstance(role, Reading):
                 continue
             if role.confused > 20 and not any(table.ghosts for table in self.tables.values()):
                 self._fail(f"{role.name} was sent back and forth by OffsetOutOfRange")
             for run in role.runs:
-                rows = [
-                    (row.version, row.index, row.id)
-                    for row in self.tables[run.table].rows
-                    if (row.version, row.index) >= run.start and not self._hidden(run, row.version)
-                ]
-                if any(run.start[0] < begin < run.next[0] for begin in self.tables[run.table].begins):
-                    self._fail(f"{run.process} read on from {run.start} to {run.next} in another {run.table}")
-                if rows[: len(run.rows)] != run.rows:
-                    self._fail(f"{run.process} read {run.rows} of {run.table}; the log has {rows}")
-                elif run.finished and len(rows) != len(run.rows):
-                    self._fail(f"{run.process} has finished {run.table} without {rows[len(run.rows) :]}")
-                elif rows[len(run.rows) :] and rows[len(run.rows)][:2] < run.next:
-                    self._fail(f"{run.process} is at {run.next} of {run.table} and has not read {rows[len(run.rows)]}")
+                if strays.intersection(one for _, _, one in run.rows):
+                    continue  # it read what somebody wrote at the last moment into a removed folder
+                tables = [table for table in (*self.former, *self.tables.values()) if table.begins]
+                found = [self._misread(run, table) for table in tables if table.name == run.table]
+                if None not in found:
+                    self._fail(", or ".join(map(str, found)))
 
-    def _hidden(self, run: Run, version: int) -> bool:
+    def _misread(self, run: Run, table: Table) -> str | None:
+        """What is wrong about a run if it was of this table."""
+        rows = [
+            (row.version, row.index, row.id)
+            for row in table.rows
+            if (row.version, row.index) >= run.start and not self._hidden(run, table, row.version)
+        ]
+        if any(run.start[0] < begin < run.next[0] for begin in table.begins):
+            return f"{run.process} read on from {run.start} to {run.next} in another {run.table}"
+        if rows[: len(run.rows)] != run.rows:
+            return f"{run.process} read {run.rows} of {run.table}; the log has {rows}"
+        if run.finished and (len(rows) != len(run.rows) or table in self.former):
+            return f"{run.process} has finished {run.table} without {rows[len(run.rows) :]}"
+        if rows[len(run.rows) :] and rows[len(run.rows)][:2] < run.next:
+            return f"{run.process} is at {run.next} of {run.table} and has not read {rows[len(run.rows)]}"
+        born = table.begins[table.generation(run.start[0])]
+        for row in table.rows if not run.sought and (run.rows or run.finished) else ():
+            path = f"{table.name}/_delta_log/{row.version:020d}.json"
+            removed = self._stage.bucket.removed
+            if born <= row.version < run.start[0] and path not in removed and before(path) not in removed:
+                return f"{run.process} began at {run.start} of {run.table}, behind {row}"
+        return None
+
+    def _hidden(self, run: Run, table: Table, version: int) -> bool:
         """Whether clean-up had removed this entry, and the reader never saw but what a sleeper put in its place."""
-        table = self.tables[run.table]
         given = run.entries.get(f"{table.name}/_delta_log/{version:020d}.json")
         true = [written.data for entry, written in table.entries if entry.version == version]
         return given not in true and any(
@@ -386,7 +481,8 @@ class Judge:
                 row.id for row in table.rows if row.version <= done and row.version not in overtaken
             ]
             newest = max(done, table.begins[-1])
-            if role.finished and (left := [row.id for row in table.rows if row.version > newest]):
+            here = [row for row in table.rows if table.until_us(row.version) == math.inf]
+            if role.finished and (left := [row.id for row in here if row.version > newest]):
                 self._fail(f"the pipeline has finished without {left} of {table.name}; it is at {done}")
         if self._stage.recreated:
             self._recreated(out, letters)
@@ -418,7 +514,7 @@ class Judge:
             for row in table.rows:
                 if table.generation(row.version) == newest and row.version <= done:
                     count = out.count(row.id) + letters.count(row.id)
-                    there = sum(other.id == row.id for one in tables for other in one.rows)
+                    there = sum(other.id == row.id for one in (*tables, *self.former) for other in one.rows)
                     if not 1 <= count <= there:
                         self._fail(f"{row.id} is {there} times in the input and {count} times in the outputs")
 
@@ -429,13 +525,30 @@ class Judge:
         return range(min(began, done) + 1)
 
     def _position(self, number: int) -> int:
-        name = f"{PIPELINE}:{TOPIC}:{number}"  # and the table's id, one after the other
-        txns = (txn for entry, _ in self.tables[OUTPUT].entries for txn in entry.txns.items())
-        return max((version for app, version in txns if app.rpartition(":")[0] == name), default=-1)
+        app = f"{PIPELINE}:{TOPIC}:{number}:{self.tables[partition_table(TOPIC, number)].id}"
+        return max((e.txns[app] for e, _ in self.tables[OUTPUT].entries if app in e.txns), default=-1)
 
     def _topic_tables(self) -> Iterator[Table]:
-        for number in range(self._stage.partitions):
-            yield self.tables[partition_table(TOPIC, number)]
+        for number in range(MOST_PARTITIONS):
+            if table := self.tables.get(partition_table(TOPIC, number)):
+                yield table
+
+    def _refused(self) -> list[Table]:
+        """What functions took for messages that do not fit."""
+        return [table for name, table in self.tables.items() if name == dead_letters(TOPIC)]
+
+    def _numbered(self, kind: type[_R]) -> Iterator[tuple[int, _R]]:
+        """Roles of a kind by what their messages have in common."""
+        for role in self._stage.roles:
+            if isinstance(role, kind):
+                yield role.batches[0][0] // 100_000, role
+
+
+def _ids(data: bytes) -> list[int]:
+    rows = records.decode(data)
+    if "n" in rows.column_names:
+        return rows.column("n").to_pylist()
+    return [json.loads(body)["n"] for body in rows.column("_body").to_pylist()]
 
 
 def _progress(entry: Entry) -> bool:

@@ -92,6 +92,10 @@ class Process:
         self.clock_was_set = False
         self.looked_us: dict[str, int] = {}
         """When it last asked for an entry of each table's log."""
+        self.listed_us: dict[str, tuple[int, int]] = {}
+        """When it last listed each table's log, by the world and by its own running time."""
+        self.sent_us: dict[bytes, tuple[int, int]] = {}
+        """When it sent each entry for the first time, likewise."""
         self.ages_us: dict[str, int] = {}
         """How old each object was when it last listed it."""
         self.entries: dict[str, bytes] = {}
@@ -120,6 +124,11 @@ class Process:
         world.current = self
         if self.dead or world.over:
             raise Killed
+
+    @property
+    def times_us(self) -> tuple[int, int]:
+        """Now, by the world and by the time that this process ran."""
+        return self.world.now_us, self.world.now_us - self.paused_us
 
     def pause(self, us: int, *, suspended: bool) -> None:
         """Stands still, as by SIGSTOP, or with its machine: then its monotonic clock does, too."""
