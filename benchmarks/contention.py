@@ -65,7 +65,9 @@ def _produce(settings: Settings, producers: int, begin_at: float, seconds: float
     return sent
 
 
-def measure(settings: Settings, *, producers: int, processes: int, seconds: float, deadline_s: float) -> dict[str, object]:
+def measure(
+    settings: Settings, *, producers: int, processes: int, seconds: float, deadline_s: float
+) -> dict[str, object]:
     """Runs the producers and says what became of their sends."""
     create_topic(open_store(settings), "contended", Schema.parse("producer long"))
     share = [producers // processes + (n < producers % processes) for n in range(processes)]
@@ -107,7 +109,10 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--deadline", type=float, default=DEADLINE_S, help="of one send, in seconds")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, start_minio(Path(folder), access_key="load", secret_key="load-secret") as server:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        start_minio(Path(folder), access_key="load", secret_key="load-secret") as server,
+    ):
         settings = Settings(
             profile="minio",
             root="s3://contention",
