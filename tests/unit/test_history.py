@@ -415,7 +415,7 @@ def test_a_poll_that_fails_is_recorded_and_raised(store: FakeStore, history: His
         with pytest.raises(StoreUnavailable):
             consumer.poll(0)
     assert (history.events[-1].op, history.events[-1].type) == ("poll", "fail")
-    assert history.events[-1].error == "StoreUnavailable: no answer"
+    assert history.events[-1].error == "StoreUnavailable: Topic 't', partition 0, offset 1:0: no answer"
 
 
 def test_without_a_column_messages_are_known_by_their_rows(store: FakeStore, clock: FakeClock) -> None:
