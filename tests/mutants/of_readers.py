@@ -28,7 +28,7 @@ MUTANTS: Final = (
         Sim(),
     ),
     Mutant(
-        "what a poll could not fetch moves no position",
+        "a poll that fails moves no position",
         _CONSUMER,
         "        self.part.tail.rewind(self.mark)\n",
         "",
