@@ -25,6 +25,8 @@ from brokerless.entries import Entry, check_supported
 from brokerless.errors import (
     BrokerlessError,
     ConfigError,
+    LogDamaged,
+    LogIncomplete,
     OffsetOutOfRange,
     StoreError,
     TopicDeleted,
@@ -127,6 +129,7 @@ class Tail:
         self._id = log.state.metadata.id
         self._accept_rewrites = accept_rewrites
         self._check_at = float("-inf")
+        self._hole: str | None = None  # why the next entry is missing, once that is known
         # Some writers add a file twice after a lost answer; a tailer would deliver it twice.
         self._delivered: OrderedDict[str, None] = OrderedDict()
         self._marked = 0  # how many paths were ever put into it
@@ -169,17 +172,31 @@ class Tail:
             self.version = entries[-1].version + 1
             # What is there now proves that clean-up has not overtaken us.
             self._check_at = now + RETENTION_CHECK_S
+            self._hole = None
             self._pace(entries, now)
             return entries
-        if now >= self._check_at:
-            self.log.check_retained(self.version)
-            self._check_at = now + RETENTION_CHECK_S
+        self._check_waiting(now)
         self._absent_at = began
         if now - self._last_seen > FLOWING_S:
             # Kept from look to look: an idle reader that polls in short turns must become slow, too.
             self._wait_s = min(self._wait_s * 2, self._idle_max_s)
         self._look_at = now + self._wait_s
         return entries
+
+    def _check_waiting(self, now: float) -> None:
+        """Makes sure that what is absent is still to come."""
+        damage = self.log.state.damage
+        if isinstance(damage, LogIncomplete) and damage.version == self.version:
+            self._hole = str(damage)
+        # The log looks for holes only once a minute: one that was found is one until its entry is there.
+        if self._hole is None and now >= self._check_at:
+            try:
+                self.log.check_retained(self.version)
+            except LogIncomplete as error:
+                self._hole = str(error)
+            self._check_at = now + RETENTION_CHECK_S
+        if self._hole is not None:
+            raise LogIncomplete(self._hole, version=self.version)
 
     def _pace(self, entries: Sequence[Entry], now: float) -> None:
         """Decides when to look again, after entries came."""
@@ -226,6 +243,7 @@ class Tail:
         """Goes on at this entry."""
         self.version = version
         self._check_at = self._look_at = self._absent_at = float("-inf")
+        self._hole = None
         self._delivered.clear()
 
     def _check(self, entry: Entry) -> None:
@@ -584,7 +602,8 @@ class _Part:
         """Takes note of an error that holds back what is at this offset and behind it."""
         if isinstance(error, StoreError | UnsupportedTable):
             text = f"Topic {self.topic!r}, partition {self.number}, offset {offset}: {error}"
-            if type(error) is StoreError:  # of the log or an object; the others are the store's, and may pass
+            # Of the log or an object; other errors of the store may pass.
+            if type(error) in {StoreError, LogDamaged}:
                 text += (
                     f" What is before it was delivered, and other partitions go on. seek(Offset({offset.version + 1})) "
                     f"or --from {offset.version + 1}:0 goes on behind commit {offset.version}; it loses the rest of "

@@ -22,15 +22,15 @@ MUTANTS: Final = (
     Mutant(
         "a reader that waits makes sure that it waits for the future",
         _CONSUMER,
-        "            self.log.check_retained(self.version)\n",
-        "",
+        "                self.log.check_retained(self.version)\n",
+        "                pass\n",
         "A reader that clean-up has overtaken waits for ever.",
         Sim(),
     ),
     Mutant(
         "a poll that fails moves no position",
         _CONSUMER,
-        "                part.tail.rewind(mark)\n",
+        "        self.part.tail.rewind(self.mark)\n",
         "",
         "The messages of a failed poll are never delivered.",
         by_tests("unit/test_consumer", "test_a_failed_fetch_gives_the_same_messages_again"),
