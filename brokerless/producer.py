@@ -62,8 +62,9 @@ MAX_COMMIT_ROWS: Final = 1_000_000
 MAX_COMMIT_BYTES: Final = records.MAX_DECODED_BYTES // 4
 """Of Arrow memory: an object that unpacks to more than ``MAX_DECODED_BYTES`` is refused by every reader."""
 
-_PROGRESS: Final = re.compile(r"[^:/]{1,100}:[^:/]+:(0|[1-9][0-9]{0,3})")
-"""The txns of a pipeline, ``name:topic:partition``, in the logs of its outputs (``spark.progress.app_id``)."""
+_PROGRESS: Final = re.compile(r"[^:/]{1,100}:[^:/]+:(0|[1-9][0-9]{0,3})(:[^:/]+)?")
+"""The txns of a pipeline, ``name:topic:partition:table id``, in the logs of its outputs (``spark.progress.app_id``);
+without the table id they are of an older version."""
 
 _REMEMBERED: Final = 10_000
 """How many of its own sequences a producer knows to be committed; older ones are refused until it is opened again."""
@@ -76,7 +77,7 @@ class Producer:
         topic: an existing topic.
         settings: where; read from the environment by default.
         producer_id: a name that outlives this process; enables exact restarts and fencing (see the module). Not of the
-            form ``name:topic:partition``, which is for pipelines.
+            form ``name:topic:partition`` (and a table id), which is for pipelines.
         namespace: for gateways that pass on ids from outside: the id is ``<namespace>/<producer_id>`` then, and no
             producer without that namespace can have it.
         key: the column whose value decides the partition. Without it whole commits go to the partitions in turn, or
@@ -120,8 +121,8 @@ class Producer:
             raise ConfigError(msg)
         if producer_id is not None and _PROGRESS.fullmatch(producer_id):
             msg = (
-                f"The producer id {producer_id!r} has the form name:topic:partition, under which pipelines keep their "
-                "progress: its sequences would move one past messages that it never read. Choose another id."
+                f"The producer id {producer_id!r} has the form name:topic:partition[:table id], under which pipelines "
+                "keep their progress: its sequences would move one past messages that it never read. Choose another id."
             )
             raise ConfigError(msg)
         if producer_id is not None and namespace is not None:

@@ -236,7 +236,7 @@ def load(store: Store, path: str) -> Table:
             msg = (
                 f"{store.uri}/{path} is in the log but not in the store. Try again; if it stays away, see what is "
                 f"missing with 'brokerless verify {split_table(path.partition('/')[0])[0]}'. A reader goes on after it "
-                "with seek or --from, a pipeline under a new name."
+                "with seek or --from."
             )
             raise StoreError(msg) from None
         try:

@@ -84,6 +84,22 @@ def run(
         str | None,
         typer.Option("--output", metavar="TOPIC", help="Where to; the delta engine needs an output of its own."),
     ] = None,
+    accept_new_input: Annotated[
+        bool,
+        typer.Option("--accept-new-input", help="Begin anew with an input that was removed and made again by hand."),
+    ] = False,
+    accept_rewrites: Annotated[
+        bool,
+        typer.Option("--accept-rewrites", help="Deliver again what another engine's delete or update has kept."),
+    ] = False,
+    skip: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--skip",
+            metavar="TABLE@VERSION:INDEX",
+            help="Go on without a lost object; can be repeated.",
+        ),
+    ] = None,
     profile: ProfileOption = None,
     root: RootOption = None,
     as_json: JsonOption = False,
@@ -111,6 +127,9 @@ def run(
         create_topic(store, output, unified_schema(), exist_ok=True)
     arguments = ["--engine", engine, "--interval", str(interval), "--output", output]
     arguments += ["--once"] if once else []
+    arguments += ["--accept-new-input"] if accept_new_input else []
+    arguments += ["--accept-rewrites"] if accept_rewrites else []
+    arguments += ["--skip", ",".join(skip)] if skip else []
     arguments += ["--json"] if options.as_json else []
     with _forwarding() as forward:
         process = start_job(job, settings, arguments)

@@ -12,7 +12,6 @@ STREAM_CONF: Final[Mapping[str, str]] = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.adaptive.streaming.stateless.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
-    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     # The source waits for data itself, with a back-off; Spark need not wait on top of it.
     "spark.sql.streaming.pollingDelay": "1ms",
     "spark.sql.streaming.numRecentProgressUpdates": "10",

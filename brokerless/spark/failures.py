@@ -2,8 +2,47 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from brokerless import errors
 from brokerless.errors import BrokerlessError, PipelineError
+
+HOLD_S: Final = 60.0
+"""How long a pipeline goes on with what can be read after it met what cannot; then it stops and says so."""
+
+_UNREADABLE: Final = re.compile(r"brokerless\.errors\.StoreError: Offset (\d+):\d+ of '([^']+)' cannot be read")
+
+_MISTAKES: Final = {"AnalysisException", "ParseException", "PySparkAttributeError", "PySparkTypeError"} | {
+    "PySparkValueError"
+}
+
+
+def unreadable(table: str, version: int, index: int, cause: Exception) -> str:
+    """What is said of an object that is missing or damaged; ``unreadable_in`` finds it again."""
+    place = f"{table}@{version}:{index}"
+    return (
+        f"Offset {version}:{index} of {table!r} cannot be read: {cause} The pipeline has processed what was before it, "
+        "and what the other partitions held; what is behind it in this one waits. Nothing is lost or repeated: bring "
+        "the object back (from a version, a replica or a backup of the bucket) and start the pipeline again under its "
+        f"name. Only if nobody has it any more, go on without its messages: --skip {place}, or "
+        f"read_stream(..., skip=[{place!r}])."
+    )
+
+
+def unreadable_in(text: str) -> tuple[str, int] | None:
+    """The table and the version of an object that could not be read, in Spark's report; None if it was not that."""
+    found = _UNREADABLE.search(text)
+    return (found[2], int(found[1])) if found else None
+
+
+def mistake_in_transform(error: Exception) -> str | None:
+    """One line for what Spark says in thirty about a wrong column or expression; None if the error is not of those."""
+    kind = type(error)
+    if not kind.__module__.startswith("pyspark.errors") or kind.__name__ not in _MISTAKES:
+        return None
+    line = next((line.strip() for line in str(error).splitlines() if line.strip()), "").rstrip(";")
+    return f"{kind.__name__}: {line}"
 
 
 def named_error(text: str) -> BrokerlessError:

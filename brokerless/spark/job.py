@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from brokerless.errors import BrokerlessError, ConfigError, UsageError, on_the_way
 from brokerless.settings import Settings
 from brokerless.spark import EXECUTOR_ROWS, ensure_dead_letters, read_stream, run, spark_session, write_stream
+from brokerless.spark.failures import mistake_in_transform
 from brokerless.spark.telemetry import PipelineMeter, published
 
 if TYPE_CHECKING:
@@ -65,6 +66,11 @@ def run_job(
     except BrokerlessError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) and not error.on_the_way else 1
+    except Exception as error:
+        if (mistake := mistake_in_transform(error)) is None:
+            raise
+        print(f"{mistake} Correct the pipeline's transform; nothing was started.", file=sys.stderr)
+        return 2
     return 0
 
 
@@ -81,6 +87,15 @@ def _parser(name: str, inputs: Sequence[str], output: str, description: str | No
     parser.add_argument("--interval", type=float, default=0.0, help="seconds between batches (0: as fast as it can)")
     parser.add_argument("--executor-rows", type=int, default=EXECUTOR_ROWS, help="larger batches: executors write them")
     parser.add_argument("--once", action="store_true", help="process what is there, then exit")
+    parser.add_argument(
+        "--accept-new-input", action="store_true", help="begin anew with an input that was made again by hand"
+    )
+    parser.add_argument(
+        "--accept-rewrites", action="store_true", help="deliver again what other engines' deletes and updates keep"
+    )
+    parser.add_argument(
+        "--skip", type=_names, default=[], help="objects that nobody has any more: TABLE@VERSION:INDEX, comma-separated"
+    )
     parser.add_argument("--json", action="store_true", help="progress as JSON lines")
     parser.add_argument("--state-dir", type=Path, help="scratch space (default: BROKERLESS_STATE_DIR)")
     parser.add_argument("--metrics-namespace", help="send metrics to this namespace of CloudWatch, once a minute")
@@ -97,7 +112,8 @@ def _start(transform: Callable[[DataFrame], DataFrame], settings: Settings, args
     ensure_dead_letters(settings, args.output, args.inputs)
     spark = spark_session(settings, name=args.name)
     where = {"name": args.name, "output": args.output, "settings": settings}
-    rows = read_stream(spark, args.inputs, **where, start=args.start, once=args.once)
+    accepted = {"accept_new_input": args.accept_new_input, "accept_rewrites": args.accept_rewrites, "skip": args.skip}
+    rows = read_stream(spark, args.inputs, **where, start=args.start, once=args.once, **accepted)
     options = {"settings": settings, "interval_s": args.interval, "executor_rows": args.executor_rows}
     return write_stream(transform(rows), args.output, name=args.name, **options)
 

@@ -12,7 +12,7 @@ Apart from ``sink`` so that ``tests/sim`` can crash, pause and double these very
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from arro3.core import Table
@@ -23,11 +23,23 @@ from brokerless.clock import SYSTEM, Clock
 from brokerless.entries import Add
 from brokerless.errors import BrokerlessError, CommitUnknown, ConfigError, PipelineError, PipelineFenced
 from brokerless.log import DeltaLog, TxnAdvanced, epoch_of
-from brokerless.spark.progress import Position, SourceOffset, app_id, covers, follows, position_in
+from brokerless.spark.progress import (
+    Begin,
+    Position,
+    SourceOffset,
+    TableIds,
+    app_id,
+    covers,
+    follows,
+    owner_id,
+    position_in,
+    progress_in,
+    recorded_in,
+)
 from brokerless.upload import put_again
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -35,12 +47,16 @@ if TYPE_CHECKING:
     from brokerless.topics import Schema
 
 COMMIT_WITHIN_MS: Final = 600_000
-"""A process that slept (a suspended machine) must not commit objects that maintenance has taken for orphans since: far
-below the shortest time that it lets them lie."""
+"""An object that waited longer (for the other tasks of a long batch, or on a suspended machine) is not committed:
+maintenance may take it for an orphan. Far below the shortest time that it lets them lie."""
 
 OBJECT_BYTES: Final = 256 * 2**20
 """The most that the rows of one object take in memory, far below what readers refuse (``records.MAX_DECODED_BYTES``),
 in the topic's types, with ``_produced_at``."""
+
+
+class ObjectsTooOldError(PipelineError):
+    """Executors' objects waited so long for their commit that they may be gone: the batch must be written in parts."""
 
 
 @dataclass(slots=True)
@@ -125,11 +141,45 @@ class Output:
 
     def claim(self) -> None:
         """Takes the output over: an older pipeline of this name is fenced from here on."""
-        self._epoch = self._log.claim(self._pipeline)
+        self._epoch = self._log.claim(owner_id(self._pipeline))
 
-    def position(self, tables: Iterable[str]) -> Position:
-        """What this output holds already."""
-        return position_in(self._log, self._pipeline, tables)
+    def position(self, ids: TableIds) -> Position:
+        """What this output holds of these very tables already."""
+        return position_in(self._log, self._pipeline, ids)
+
+    def recorded(self, source: DeltaLog) -> int | None:
+        """Where the pipeline goes on in an input; see ``recorded_in``."""
+        return recorded_in(self._log, self._pipeline, source)
+
+    def note(self, at: Position, ids: TableIds) -> None:
+        """Notes positions that no batch has led to, and forgets those in tables that the inputs are no longer.
+
+        Raises:
+            PipelineFenced: as ``commit``.
+        """
+        txns: dict[str, int] = {}
+        expect: dict[str, int] = {}
+        for table, version in at.items():
+            known = progress_in(self._log, self._pipeline, table)
+            known.pop(None, None)  # counts no longer once something with an id is there
+            wanted = {ids[table]: version, **dict.fromkeys(known.keys() - {ids[table]}, -1)}
+            for table_id, number in wanted.items():
+                if known.get(table_id) != number:
+                    name = app_id(self._pipeline, table, table_id)
+                    txns[name] = number
+                    if table_id in known:
+                        expect[name] = known[table_id]
+        if txns:
+            self._append([], txns, expect)
+
+    def name_old(self, begin: Begin) -> None:
+        """Names the table in progress that was recorded before pipelines did."""
+        at: Position = {}
+        for table in begin.ids:
+            known = progress_in(self._log, self._pipeline, table)
+            if set(known) == {None}:
+                at[table] = begin.at.get(table, -1) if table in begin.anew else known[None]
+        self.note({table: version for table, version in at.items() if version >= 0}, begin.ids)
 
     def upload(self, rows: pa.Table, objects: Objects) -> None:
         """Writes the rows as objects of a batch that is to be committed."""
@@ -137,24 +187,29 @@ class Output:
             objects.adds.append(add)
             objects.kept[add.path] = data
 
-    def commit(self, objects: Objects, end: Position) -> None:
+    def commit(self, objects: Objects, end: Position, ids: TableIds) -> None:
         """One entry: the objects, and how far the inputs are with them.
 
         Raises:
             PipelineFenced: another pipeline of this name took over; nothing was written.
-            PipelineError: an object has waited so long that it may be gone; nothing was written. Or it was found to
-                be gone after the commit, in which this process was asleep; the text says which.
+            ObjectsTooOldError: an executor's object has waited so long that it may be gone; nothing was written.
+            PipelineError: an object was found to be gone after the commit, in which this process was asleep.
         """
-        if self._waited(objects):
-            msg = (
-                f"An object for {self.topic!r} waited more than {COMMIT_WITHIN_MS // 60_000} minutes for its commit "
-                "and may have been removed as an orphan. Nothing was committed; start the pipeline again."
-            )
-            raise PipelineError(msg)
-        known = self.position(end)
-        txns = {app_id(self._pipeline, t): v for t, v in end.items() if v > known.get(t, -1)}
+        self._renew(objects)
+        known = self.position(ids)
+        txns = {app_id(self._pipeline, t, ids[t]): v for t, v in end.items() if v > known.get(t, -1)}
         try:
-            self._log.append(objects.adds, txns, expect={epoch_of(self._pipeline): self._epoch})
+            self._append(objects.adds, txns)
+        except CommitUnknown:
+            with contextlib.suppress(BrokerlessError):  # it may land yet, and then needs its objects
+                self._put_again(objects)
+            raise
+        self._put_again(objects)
+
+    def _append(self, adds: Sequence[Add], txns: Mapping[str, int], expect: Mapping[str, int] | None = None) -> None:
+        owned = {epoch_of(owner_id(self._pipeline)): self._epoch}
+        try:
+            self._log.append(adds, txns, expect={**owned, **(expect or {})})
         except TxnAdvanced as error:
             if error.ours:
                 # After a long sleep the log writes a commit without files once more, to be sure, and then meets its
@@ -162,25 +217,37 @@ class Output:
                 return
             msg = (
                 f"Another pipeline {self._pipeline!r} took over {self.topic!r} ({error}); this one wrote nothing more. "
-                "Run one pipeline of a name at a time, and give its name to no producer."
+                "Run one pipeline of a name at a time."
             )
             raise PipelineFenced(msg) from error
-        except CommitUnknown:
-            with contextlib.suppress(BrokerlessError):  # it may land yet, and then needs its objects
-                self._put_again(objects)
-            raise
-        self._put_again(objects)
 
-    def _waited(self, objects: Objects) -> bool:
-        oldest_ms = min((add.modified_ms for add in objects.adds), default=None)
-        return oldest_ms is not None and self._clock.time_us() // 1000 - oldest_ms > COMMIT_WITHIN_MS
+    def _renew(self, objects: Objects) -> None:
+        """Gives what has waited too long for its commit another name: of that, no maintainer can know yet."""
+        old = [number for number, add in enumerate(objects.adds) if self._is_old(add)]
+        if any(objects.adds[number].path not in objects.kept for number in old):
+            msg = (
+                f"An object for {self.topic!r} waited more than {COMMIT_WITHIN_MS // 60_000} minutes for its commit "
+                "and may have been removed as an orphan. Nothing was committed."
+            )
+            raise ObjectsTooOldError(msg)
+        for number in old:
+            data = objects.kept.pop(objects.adds[number].path)
+            name = records.object_name(data, self._clock.uuid())
+            self._log.store.put(f"{self.topic}/{name}", data)
+            objects.kept[name] = data
+            objects.adds[number] = replace(
+                objects.adds[number], path=name, modified_ms=self._clock.time_us() // 1000
+            )  # fmt: skip
+
+    def _is_old(self, add: Add) -> bool:
+        return self._clock.time_us() // 1000 - add.modified_ms > COMMIT_WITHIN_MS
 
     def _put_again(self, objects: Objects) -> None:
         """Makes good what a sweep did while this process was asleep between its last look at the clock and the commit.
 
         A laptop that is closed in these milliseconds, say. Executors keep no bytes: for theirs there is only an error.
         """
-        if not self._waited(objects):
+        if not any(self._is_old(add) for add in objects.adds):
             return
         store = self._log.store
         put_again(store, self.topic, objects.kept, clock=self._clock)
@@ -213,7 +280,7 @@ class Outputs:
         for output in self._all():
             output.claim()
 
-    def begin(self, start: Position) -> None:
+    def begin(self, begin: Begin) -> None:
         """Notes where inputs begin that the output did not know, before anything is read from there.
 
         So a crash before the first commit does not move a start: what is there from here on is read, or its loss to
@@ -222,8 +289,9 @@ class Outputs:
         Raises:
             PipelineFenced: as ``Output.commit``.
         """
-        if start:
-            self.output.commit(Objects(), start)
+        if self.letters is not None:
+            self.letters.name_old(begin)  # first: the output's old progress says that theirs counts
+        self.output.note(begin.at, begin.ids)
 
     def missing(self, start: Position, offset: SourceOffset, *, batch_id: int) -> list[Output]:
         """Those that do not hold the batch from ``start`` to ``offset`` yet.
@@ -234,8 +302,7 @@ class Outputs:
         end = offset.at
         found: list[Output] = []
         for output in self._all():
-            recorded = output.position(end)
-            done = {table: max(version, offset.born.get(table, 0)) for table, version in recorded.items()}
+            done = output.position(offset.ids)
             if covers(done, start, end):
                 continue
             if not follows(done, start) and not (output is self.letters and _behind(done, start)):
@@ -248,16 +315,16 @@ class Outputs:
             found.append(output)
         return found
 
-    def commit(self, good: Objects, letters: Objects, end: Position, *, missing: Collection[Output]) -> None:
+    def commit(self, good: Objects, letters: Objects, offset: SourceOffset, *, missing: Collection[Output]) -> None:
         """Commits a batch where it is missing; no dead letters need no entry.
 
         Raises:
             PipelineFenced, PipelineError: as ``Output.commit``.
         """
         if self.letters is not None and letters.rows:
-            self.letters.commit(letters, end)
+            self.letters.commit(letters, offset.at, offset.ids)
         if self.output in missing:
-            self.output.commit(good, end)
+            self.output.commit(good, offset.at, offset.ids)
 
     def _all(self) -> list[Output]:
         return [self.output] if self.letters is None else [self.letters, self.output]

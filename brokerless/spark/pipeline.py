@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import sys
 import threading
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from brokerless.admin import create_dead_letters, describe_topic
-from brokerless.metrics import Histogram
+from brokerless.metrics import LATENCY_BOUNDS_S, Histogram
 from brokerless.offsets import parse_start
 from brokerless.records import arrow_schema
 from brokerless.settings import Settings
@@ -48,6 +49,9 @@ def read_stream(
     max_rows: int | None = None,
     max_bytes: int | None = None,
     max_files: int | None = None,
+    accept_new_input: bool = False,
+    accept_rewrites: bool = False,
+    skip: Sequence[str] = (),
 ) -> DataFrame:
     """The messages of several topics as one streaming DataFrame, for the pipeline ``name`` that writes ``output``.
 
@@ -68,6 +72,12 @@ def read_stream(
         max_rows: limit of one batch, soft by one commit, like the next two.
         max_bytes: of the objects.
         max_files: how many objects.
+        accept_new_input: begin anew, at its beginning, with a topic that was removed and made again by hand since this
+            pipeline last read it; otherwise the pipeline stops.
+        accept_rewrites: where another engine has deleted or updated rows, deliver those that it kept again; otherwise
+            the pipeline stops before them.
+        skip: objects to go on without if they cannot be read, each as ``table@version:index``: their messages are lost
+            to this pipeline.
 
     Raises:
         TopicNotFound, SchemaError, ConfigError: at once.
@@ -89,6 +99,9 @@ def read_stream(
         "maxRows": max_rows,
         "maxBytes": max_bytes,
         "maxFiles": max_files,
+        "acceptNewInput": str(accept_new_input).lower(),
+        "acceptRewrites": str(accept_rewrites).lower(),
+        "skip": ",".join(skip),
     }
     reader = spark.readStream.format("brokerless")
     return reader.options(**{key: str(value) for key, value in options.items() if value}).load()
@@ -217,8 +230,8 @@ def _show(
                 rows=rows,
                 rows_per_s=round(rows / max(seconds, 1e-9), 1),
                 dead_letters=letters,
-                latency_p50_s=latency.percentile(50),
-                latency_p99_s=latency.percentile(99),
+                latency_p50_s=_finite(latency.percentile(50)),
+                latency_p99_s=_finite(latency.percentile(99)),
                 lag_rows=reports[-1].lag_rows,
                 batches=len(reports),
                 compute_ms=round(1000 * sum(r.compute_s for r in reports) / len(reports), 1),
@@ -230,13 +243,23 @@ def _show(
         return
     text = f"{totals[0]:,} rows  {rows / max(seconds, 1e-9):,.0f}/s"
     if latency.total:
-        text += f"  latency p50 {latency.percentile(50):.3f} s  p99 {latency.percentile(99):.3f} s"
+        text += f"  latency p50 {_seconds(latency.percentile(50))}  p99 {_seconds(latency.percentile(99))}"
     if reports:
         batch = 1000 * sum(r.compute_s + r.commit_s for r in reports) / len(reports)
         text += f"  lag {reports[-1].lag_rows:,} rows  batch {batch:.0f} ms"
     if totals[1]:
         text += f"  dead letters {totals[1]:,}"
     print(f"\r\033[K{text}" if out.isatty() else text, end="" if out.isatty() else "\n", file=out, flush=True)
+
+
+def _finite(seconds: float | None) -> float | None:
+    """None also for what is beyond the histogram's last bound: JSON knows no Infinity."""
+    return None if seconds is None or math.isinf(seconds) else seconds
+
+
+def _seconds(seconds: float | None) -> str:
+    known = _finite(seconds)
+    return f"> {LATENCY_BOUNDS_S[-1]:,.0f} s" if known is None else f"{known:.3f} s"
 
 
 def _print_json(out: TextIO, **values: object) -> None:

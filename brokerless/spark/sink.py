@@ -6,8 +6,10 @@ The run of one batch:
 2. The batch must continue what the output's log records as done. A gap or an overlap stops the pipeline: it cannot
    come from a crash, only from a wrong configuration.
 3. The rows are computed once. Dead letters go to their topic, the others to the output, each as Parquet objects and
-   then one log entry with ``txn(pipeline:topic:partition, end)`` for each input. Dead letters first: were it the other
-   way round, a crash in between would lose them, because the output's txns say where a restart begins.
+   then one log entry with ``txn(pipeline:topic:partition:table id, end)`` for each input. Dead letters first: were it
+   the other way round, a crash in between would lose them, because the output's txns say where a restart begins.
+   A batch is done in parts where it must be: up to an object that cannot be read, which holds back its own partition
+   and no other; and in halves, if executors took so long that maintenance could take their objects for orphans.
 4. Only then does Spark note the batch as done, in a checkpoint that nobody ever reads again: a restart reads the
    output's txns. So the checkpoint is wiped at start, and losing it loses and repeats nothing.
 
@@ -21,13 +23,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import threading
 import time
 import uuid
-from collections import Counter
-from dataclasses import dataclass, field
+from collections import Counter, deque
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from brokerless.admin import describe_topic
@@ -36,11 +39,11 @@ from brokerless.entries import Add
 from brokerless.errors import BrokerlessError, ConfigError, PipelineError, SchemaError
 from brokerless.metrics import Histogram
 from brokerless.settings import Settings
-from brokerless.spark.failures import named_error
-from brokerless.spark.outputs import Objects, Output, Outputs, Target
-from brokerless.spark.progress import Position, SourceOffset
+from brokerless.spark.failures import HOLD_S, named_error, unreadable_in
+from brokerless.spark.outputs import Objects, ObjectsTooOldError, Output, Outputs, Target
+from brokerless.spark.progress import Position, SourceOffset, halves, pieces
 from brokerless.spark.session import scratch_root
-from brokerless.spark.worker import cure_worker, settings_option, store_of
+from brokerless.spark.worker import PART, cure_worker, settings_option, store_of
 from brokerless.store import open_store
 from brokerless.topics import PRODUCED_AT, dead_letters
 
@@ -236,6 +239,10 @@ class _Sink:
         self.error: BrokerlessError | None = None
         self._running = threading.Lock()
         self._closed = False
+        self._held: dict[str, int] = {}  # how far tables can be read in which an object cannot
+        self._holding: BrokerlessError | None = None
+        self._held_at = 0.0
+        self._pieces = 1  # in how many parts batches are done
         self._counted: Counter[str] = Counter()
         self._outputs.claim()
         self._begin(df)
@@ -270,8 +277,56 @@ class _Sink:
                 raise
 
     def _write(self, df: DataFrame, batch_id: int) -> None:
-        begun = time.perf_counter()
         start, offset, rows = self._range(batch_id)
+        whole = start, offset.at
+        parts = deque(pieces(self._readable(start), self._readable(offset.at), self._pieces))
+        while parts:
+            part = parts.popleft()
+            share = math.ceil(rows * _commits(part) / max(1, _commits(whole)))
+            try:
+                with self._reading(df, part, whole):
+                    self._write_part(df, part[0], replace(offset, at=part[1]), share, batch_id)
+            except ObjectsTooOldError:
+                # In halves; a single commit by the driver, whose objects do not wait for other tasks.
+                self._pieces *= 2
+                if smaller := halves(*part):
+                    parts.extendleft(reversed(smaller))
+                else:
+                    with self._reading(df, part, whole):
+                        self._write_part(df, part[0], replace(offset, at=part[1]), 0, batch_id)
+            except Exception as error:
+                if (place := unreadable_in(str(error))) is None:
+                    raise
+                table, version = place
+                self._held[table] = min(version - 1, self._held.get(table, version))
+                if self._holding is None:
+                    self._holding, self._held_at = named_error(str(error)), time.monotonic()
+                parts = deque((self._readable(a), self._readable(b)) for a, b in (part, *parts))
+        waiting = offset.seen > offset.rows and time.monotonic() - self._held_at < HOLD_S
+        if self._holding is not None and not waiting:
+            raise self._holding
+
+    def _readable(self, position: Position) -> Position:
+        return {table: min(version, self._held.get(table, version)) for table, version in position.items()}
+
+    @contextlib.contextmanager
+    def _reading(
+        self, df: DataFrame, part: tuple[Position, Position], whole: tuple[Position, Position]
+    ) -> Iterator[None]:
+        """Lets the jobs of the block read one part of the batch only."""
+        if part == whole:
+            yield
+            return
+        context = df.sparkSession.sparkContext
+        since, until = part
+        context.setLocalProperty(PART, json.dumps({table: (since[table], until[table]) for table in until}))
+        try:
+            yield
+        finally:
+            context.setLocalProperty(PART, None)  # type: ignore[arg-type]  # as Spark unsets it
+
+    def _write_part(self, df: DataFrame, start: Position, offset: SourceOffset, rows: int, batch_id: int) -> None:
+        begun = time.perf_counter()
         lag = offset.seen - offset.rows
         todo = self._outputs.missing(start, offset, batch_id=batch_id)
         if not todo:
@@ -280,7 +335,7 @@ class _Sink:
         result = (self._by_driver if by_driver else self._by_executors)(df, todo)
         computed = time.perf_counter()
         letters = result.letters
-        self._outputs.commit(result.good, letters, offset.at, missing=todo)
+        self._outputs.commit(result.good, letters, offset, missing=todo)
         latency = result.latency if result.table is None else _ages(result.table)
         ended = time.perf_counter()
         self.reports.append(
@@ -375,6 +430,11 @@ class _ExecutorTask:
             "latency": ages(good, SYSTEM.time_us()).counts,
         }
         yield pa.RecordBatch.from_pydict({"written": [json.dumps(written)]})
+
+
+def _commits(part: tuple[Position, Position]) -> int:
+    start, end = part
+    return sum(version - start[table] for table, version in end.items())
 
 
 def _ages(rows: pa.Table) -> Histogram:

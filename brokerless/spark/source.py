@@ -11,6 +11,9 @@ Options (``read_stream`` sets them):
 ``metadata``       ``true`` adds ``_topic``, ``_partition``, ``_version`` and ``_index``
 ``maxRows``        limits of one batch, each soft by one commit, because a batch never splits a commit;
 ``maxBytes``       also ``maxFiles``
+``skip``           offsets of objects that nobody has any more, comma-separated, each as ``table@version:index``
+``acceptRewrites`` ``true`` delivers again what another engine's delete or update has kept, instead of stopping there
+``acceptNewInput`` ``true`` begins anew with an input that was removed and made again by hand, instead of stopping
 ``until``          ``now``: end at the heads that the logs have at start (then Spark finds nothing more)
 ``cores``          how many tasks can run at once; a large batch is cut into about two for each (default 1)
 ``settings``       profile, root, endpoint and region as JSON; credentials come from the environment or the chain
@@ -35,18 +38,32 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from brokerless.admin import describe_topic
 from brokerless.consumer import Tail, resolve_start
 from brokerless.entries import PARTITIONS_KEY
-from brokerless.errors import ConfigError, PipelineError, SchemaError, TopicDeleted, TopicNotFound
+from brokerless.errors import (
+    AccessDenied,
+    BrokerlessError,
+    BucketNotFound,
+    ConfigError,
+    PipelineError,
+    SchemaError,
+    StoreError,
+    StoreUnavailable,
+    TopicChanged,
+    TopicDeleted,
+    TopicNotFound,
+)
 from brokerless.log import DeltaLog, read_pool
 from brokerless.offsets import Offset, parse_start
-from brokerless.spark.progress import Position, SourceOffset, position_in
-from brokerless.spark.worker import cure_worker, store_of
+from brokerless.spark.failures import HOLD_S, unreadable
+from brokerless.spark.progress import Begin, Position, SourceOffset, TableIds, position_in, recorded_in
+from brokerless.spark.worker import cure_worker, part_of_task, store_of
 from brokerless.topics import PRODUCED_AT, Column, Schema, dead_letters, partition_table, split_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     import pyarrow as pa
+    from arro3.core import Table
     from pyspark.sql.types import StructType
 
     from brokerless.entries import Add, Entry
@@ -185,38 +202,38 @@ class Reader(DataSourceStreamReader):
 
     def _open(self) -> SourceOffset:
         store = store_of(_option(self._options, "settings"))
-        start = _start(self._options)
         at: Position = {}
-        self._inputs = {table: _Input(DeltaLog(store, table)) for table in _tables(store, self._options)}
-        recorded, ahead = self._recorded(store)
+        rewrites = _flag(self._options, "acceptrewrites")
+        tables = _tables(store, self._options)
+        self._inputs = {table: _Input(DeltaLog(store, table), accept_rewrites=rewrites) for table in tables}
+        ids = {table: source.log.state.metadata.id for table, source in self._inputs.items()}
+        name, output, letters = self._outputs(store)
         for table, source in self._inputs.items():
-            if table in recorded:
-                # A topic that was deleted and created again goes on at its new beginning.
-                at[table] = max(recorded[table], source.log.state.metadata.first_version)
-            else:
-                at[table] = resolve_start(source.log, start).version - 1
+            recorded = partial(recorded_in, output, name) if output is not None else _nothing
+            at[table] = _begin(source.log, recorded, self._options)[0]
             source.seek(at[table])
+        ahead = position_in(letters, name, ids) if letters is not None else {}
         self._target = {table: v for table, v in ahead.items() if v > at.get(table, v)}
         if self._options.get("until") == "now":
-            self._until = {table: source.log.refresh().version for table, source in self._inputs.items()}
+            self._until = {table: _end_of(source.log) for table, source in self._inputs.items()}
         if len(self._inputs) > 1:
             self._pool = ThreadPoolExecutor(min(len(self._inputs), 16))
-        born = {table: source.log.state.metadata.first_version for table, source in self._inputs.items()}
-        self._first = self._last = SourceOffset(at, at, {t: v for t, v in born.items() if v}, rows=0, seen=0)
+        self._first = self._last = SourceOffset(at, at, ids, rows=0, seen=0)
         return self._first
 
-    def _recorded(self, store: Store) -> tuple[Position, Position]:
-        """The positions that the output and its dead letters record; empty before a pipeline's first run."""
+    def _outputs(self, store: Store) -> tuple[str, DeltaLog | None, DeltaLog | None]:
+        """The pipeline's name, and where it keeps its progress: the logs of its output and its dead letters."""
         name, output = self._options.get("pipeline"), self._options.get("output")
-        if not name or not output:
-            return {}, {}
-        found: list[Position] = []
-        for topic in (output, dead_letters(output)):
+        logs: list[DeltaLog | None] = []
+        for topic in (output, dead_letters(output)) if name and output else ():
+            log = DeltaLog(store, topic)
             try:
-                found.append(position_in(DeltaLog(store, topic), name, self._inputs))
+                log.state  # noqa: B018  # reads it
             except (TopicNotFound, TopicDeleted):
-                found.append({})
-        return found[0], found[1]
+                logs.append(None)
+            else:
+                logs.append(log)
+        return name or "", *(logs or (None, None))
 
     def _cut(self, last: SourceOffset) -> SourceOffset:
         """The offset after the next batch: everything there is, within the limits, tables taking turns."""
@@ -244,11 +261,18 @@ class Reader(DataSourceStreamReader):
                     bytes_left -= commit.size
                     files_left -= len(commit.files)
                     self._files += len(commit.files)
+        self._raise_held(nothing_else=at == last.at)
         if at == last.at:
             return last
         done = last.rows + rows
         seen = done + sum(commit.rows for queue in queues.values() for commit in queue)
         return replace(last, at=at, rows=done, seen=seen, asked=self._asked())
+
+    def _raise_held(self, *, nothing_else: bool) -> None:
+        """Raises what is wrong with an input, when what could be done without it is done, or after a minute."""
+        for source in self._inputs.values():
+            if source.error is not None and (nothing_else or time.monotonic() - source.error_at > HOLD_S):
+                raise source.error
 
     def _asked(self) -> dict[str, int]:
         asked = store_of(_option(self._options, "settings")).requests
@@ -264,22 +288,27 @@ class Reader(DataSourceStreamReader):
         import numpy as np
         import pyarrow as pa
 
-        from brokerless import records
-
         cure_worker()
         if not isinstance(partition, Slice):
             raise TypeError(partition)
         store = store_of(_option(self._options, "settings"))
-        paths = [path for _, _, _, path in partition.objects]
-        load = partial(records.load, store)
-        loaded = read_pool().map(load, paths) if len(paths) > 1 else map(load, paths)
+        part = part_of_task()
+        objects = [o for o in partition.objects if part is None or part[o[0]][0] < o[1] <= part[o[0]][1]]
+        skipped = _skipped(self._options)
         metadata = _flag(self._options, "metadata")
         fields = self._schema.fields[: -len(METADATA)] if metadata else self._schema.fields
         columns = [Column(field.name, str(field.dataType.jsonValue())) for field in fields]
-        for (table, version, index, path), messages in zip(partition.objects, loaded, strict=True):
+        paths = [path for _, _, _, path in objects]
+        load = partial(_load, store, columns)
+        loaded = read_pool().map(load, paths) if len(paths) > 1 else map(load, paths)
+        for (table, version, index, _), messages in zip(objects, loaded, strict=True):
+            if isinstance(messages, StoreError):
+                if f"{table}@{version}:{index}" in skipped:
+                    continue
+                raise StoreError(unreadable(table, version, index, messages)) from messages
             if not messages.num_rows:
                 continue  # columns of another writer, perhaps
-            rows = pa.table(records.with_columns(messages, columns, path=f"{store.uri}/{path}"))
+            rows = pa.table(messages)
             if metadata:
                 topic, number = split_table(table)
                 rows = rows.append_column("_topic", pa.repeat(pa.scalar(topic), rows.num_rows))
@@ -289,29 +318,61 @@ class Reader(DataSourceStreamReader):
             yield from rows.to_batches()
 
 
+def _load(store: Store, columns: Sequence[Column], path: str) -> Table | StoreError:
+    """The rows of an object, or what is wrong with it: an error that this object has alone."""
+    from brokerless import records
+
+    try:
+        rows = records.load(store, path)
+        return records.with_columns(rows, columns, path=f"{store.uri}/{path}") if rows.num_rows else rows
+    except StoreError as error:
+        if type(error) is not StoreError:
+            raise  # of the whole store, most likely: it does not answer, or refuses
+        return error
+
+
 class _Input:
     """One input table in the planner: its tail, and the commits that are known but not done."""
 
-    def __init__(self, log: DeltaLog) -> None:
+    def __init__(self, log: DeltaLog, *, accept_rewrites: bool) -> None:
         self.log = log
-        self._tail = Tail(log, 0, idle_max_s=IDLE_POLL_MAX_S)
+        self._tail = Tail(log, 0, idle_max_s=IDLE_POLL_MAX_S, accept_rewrites=accept_rewrites)
         self._known: deque[_Pending] = deque()
+        self.error: BrokerlessError | None = None
+        self.error_at = 0.0
 
     def due_in_s(self) -> float:
-        return self._tail.due_in_s()
+        return WAIT_S if self.error is not None else self._tail.due_in_s()
 
     def seek(self, position: int) -> None:
         self._tail.seek(position + 1)
         self._known.clear()
 
     def look(self) -> None:
-        """Takes note of what has come since the last look; a long backlog in portions."""
-        if len(self._known) > 100_000:
+        """Takes note of what has come since the last look; a long backlog in portions.
+
+        What is wrong with this input alone is kept as its ``error``: what is known of it, and the others, come first.
+        """
+        if self.error is not None or len(self._known) > 100_000:
             return
-        while entries := self._tail.take(READ_AHEAD):
-            self._known.extend(self._pending(entry) for entry in entries)
-            if len(entries) < READ_AHEAD:
-                break
+        try:
+            while entries := self._take():
+                for entry in entries:
+                    self._known.append(self._pending(entry))
+                if len(entries) < READ_AHEAD:
+                    break
+        except (StoreUnavailable, AccessDenied, BucketNotFound):
+            raise
+        except BrokerlessError as error:
+            self.error, self.error_at = error, time.monotonic()
+
+    def _take(self) -> list[Entry]:
+        try:
+            return self._tail.take(READ_AHEAD)
+        except (StoreUnavailable, AccessDenied, BucketNotFound):
+            raise
+        except BrokerlessError:
+            return self._tail.take(1)  # what is before the entry that cannot be taken
 
     def _pending(self, entry: Entry) -> _Pending:
         files = tuple(self._tail.new_files(entry))
@@ -337,20 +398,51 @@ class _Input:
             self._known.popleft()
 
 
-def first_position(store: Store, options: Mapping[str, str], output: Output) -> Position:
-    """Where inputs begin that an output does not record yet: clean-up moves ``beginning``, new messages ``latest``.
+def first_position(store: Store, options: Mapping[str, str], output: Output) -> Begin:
+    """Where a run begins; to be noted in its output: clean-up moves ``beginning``, new messages ``latest``.
 
     Args:
         store: where the topics are.
         options: of the source; keys in lower case.
         output: of the pipeline.
+
+    Raises:
+        TopicChanged: an input is not the table that the output records.
     """
-    start = _start(options)
-    tables = _tables(store, options)
-    known = output.position(tables)
-    first = {table: resolve_start(DeltaLog(store, table), start).version - 1 for table in tables if table not in known}
+    at: Position = {}
+    ids: TableIds = {}
+    anew: set[str] = set()
+    for table in _tables(store, options):
+        log = DeltaLog(store, table)
+        at[table], fresh = _begin(log, output.recorded, options)
+        ids[table] = log.state.metadata.id
+        if fresh:
+            anew.add(table)
     # No txn says "before version 0", where another writer's table may have messages.
-    return {table: version for table, version in first.items() if version >= 0}
+    return Begin({table: version for table, version in at.items() if version >= 0}, ids, frozenset(anew))
+
+
+def _begin(log: DeltaLog, recorded: Callable[[DeltaLog], int | None], options: Mapping[str, str]) -> tuple[int, bool]:
+    """The position in an input with which a run begins, and whether that is so in spite of recorded progress."""
+    try:
+        if (version := recorded(log)) is not None:
+            return version, False
+    except TopicChanged as error:
+        if isinstance(error, TopicDeleted) or not _flag(options, "acceptnewinput"):
+            raise
+        return resolve_start(log, "beginning").version - 1, True
+    return resolve_start(log, _start(options)).version - 1, False
+
+
+def _nothing(log: DeltaLog) -> None:
+    """What is recorded of an input where there is no output."""
+
+
+def _end_of(log: DeltaLog) -> int:
+    """The head of the log, once it is sure that an entry that is absent has none behind it."""
+    version = log.refresh().version
+    log.check_end(version + 1)
+    return version
 
 
 def union_columns(schemas: Sequence[Schema]) -> Schema:
@@ -419,6 +511,11 @@ def _option(options: Mapping[str, str], name: str) -> str:
         msg = f"The brokerless source needs the option {name!r}; use brokerless.spark.read_stream."
         raise ConfigError(msg)
     return value
+
+
+def _skipped(options: Mapping[str, str]) -> frozenset[str]:
+    """Objects to go on without, if they cannot be read."""
+    return frozenset(name.strip() for name in options.get("skip", "").split(","))
 
 
 def _flag(options: Mapping[str, str], name: str) -> bool:

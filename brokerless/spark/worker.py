@@ -22,7 +22,7 @@ import sys
 import zipimport
 from functools import lru_cache
 from importlib.machinery import PathFinder
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from brokerless.settings import Settings
 from brokerless.store import ObstoreStore, open_store
@@ -55,6 +55,19 @@ def _freeze(pid: int) -> None:
 @lru_cache(maxsize=1)
 def _is_installed(folders: tuple[str, ...]) -> bool:
     return PathFinder.find_spec("pyspark", list(folders)) is not None
+
+
+PART: Final = "brokerless.part"
+"""A local property of Spark's jobs: which part of the batch they read, by table: (after this version, up to this)."""
+
+
+def part_of_task() -> dict[str, tuple[int, int]] | None:
+    """The part of the batch that this task is to read; None is all of it."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    text = context.getLocalProperty(PART) if context is not None else None
+    return json.loads(text) if text else None
 
 
 def settings_option(settings: Settings) -> str:

@@ -13,7 +13,7 @@ import pytest
 from brokerless.admin import create_topic, delete_topic, describe_topic
 from brokerless.consumer import Consumer
 from brokerless.entries import ENGINE_KEY, Add, build_entry
-from brokerless.errors import AccessDenied, PipelineError, TopicDeleted, TopicNotFound, UnsupportedTable
+from brokerless.errors import AccessDenied, TopicDeleted, TopicNotFound, UnsupportedTable
 from brokerless.log import FRESH_S, DeltaLog
 from brokerless.maintenance import LOG_RETENTION_S, Maintainer
 from brokerless.producer import Producer
@@ -95,11 +95,25 @@ def test_a_pipeline_commits_no_object_that_may_have_been_swept(clock: FakeClock,
     output.claim()
     uploaded = outputs.Objects()
     output.upload(pa.table({"n": [1]}), uploaded)
+    uploaded.kept.clear()  # as if an executor had uploaded it
     clock.advance(outputs.COMMIT_WITHIN_MS / 1000 + 1)
-    with pytest.raises(PipelineError, match="waited more than 10 minutes"):
-        output.commit(uploaded, {"in": 1})
+    with pytest.raises(outputs.ObjectsTooOldError, match="waited more than 10 minutes"):
+        output.commit(uploaded, {"in": 1}, {"in": "x"})
     assert log_of(store, clock).load(with_files=True).files == {}
-    assert log_of(store, clock).txn("pipe:in:0") is None
+    assert log_of(store, clock).txn("pipe:in:0:x") is None
+
+
+def test_the_drivers_own_objects_get_a_name_that_no_sweep_knows(clock: FakeClock, store: FakeStore) -> None:
+    output = outputs.Output(store, "t", SCHEMA, "pipe", clock=clock)
+    output.claim()
+    uploaded = outputs.Objects()
+    output.upload(pa.table({"n": [1]}), uploaded)
+    old = uploaded.adds[0].path
+    clock.advance(outputs.COMMIT_WITHIN_MS / 1000 + 1)
+    output.commit(uploaded, {"in": 1}, {"in": "x"})
+    store.delete([f"t/{old}"])  # decided on before the commit, done after it
+    (path,) = log_of(store, clock).load(with_files=True).files
+    assert store.exists(f"t/{path}")
 
 
 def test_a_creation_that_crashes_half_way_leaves_no_topic(clock: FakeClock, store: FakeStore) -> None:

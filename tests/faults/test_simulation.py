@@ -197,7 +197,7 @@ def test_an_object_is_put_back_behind_a_removal_that_is_under_way(clock: FakeClo
     else:
         output, uploaded = batch(store, clock)
         store.puts = [Put("created", before=sleep_until_it_is_being_removed)]
-        output.commit(uploaded, {"in": 1})
+        output.commit(uploaded, {"in": 1}, {"in": "x"})
     store.land()
     assert len(objects(store)) == 1
     assert there[0] == 1  # readers need it at once
@@ -247,7 +247,7 @@ def test_a_pipeline_that_slept_within_its_commit_puts_its_objects_again(clock: F
 
     output, uploaded = batch(store, clock)
     store.puts = [Put("created", before=sleep_until_it_is_swept)]
-    output.commit(uploaded, {"in": 1})
+    output.commit(uploaded, {"in": 1}, {"in": "x"})
     assert objects(store) == [f"t/{uploaded.adds[0].path}"]
 
 
@@ -260,7 +260,7 @@ def test_a_pipeline_says_when_an_executors_object_was_swept_while_it_slept(clock
     uploaded.kept.clear()  # as if an executor had uploaded it
     store.puts = [Put("created", before=sleep_until_it_is_swept)]
     with pytest.raises(PipelineError, match=rf"t/{uploaded.adds[0].path} waited for the commit"):
-        output.commit(uploaded, {"in": 1})
+        output.commit(uploaded, {"in": 1}, {"in": "x"})
 
 
 def test_a_pipeline_that_slept_within_a_commit_without_rows_is_not_fenced_by_itself(
@@ -277,5 +277,5 @@ def test_a_pipeline_that_slept_within_a_commit_without_rows_is_not_fenced_by_its
 
     output, _ = batch(store, clock)
     store.puts = [Put("exists", before=sleep)]
-    output.commit(outputs.Objects(), {"in": 1})
-    assert DeltaLog(store, "t", clock=clock).txn("pipe:in:0") == 1
+    output.commit(outputs.Objects(), {"in": 1}, {"in": "x"})
+    assert DeltaLog(store, "t", clock=clock).txn("pipe:in:0:x") == 1

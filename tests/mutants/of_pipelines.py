@@ -8,14 +8,14 @@ from tests.mutants.mutant import Mutant, Sim, by_tests
 
 _OUTPUTS: Final = "brokerless/spark/outputs.py"
 _SOURCE: Final = "brokerless/spark/source.py"
-_APPEND: Final = "            self._log.append(objects.adds, txns, expect={epoch_of(self._pipeline): self._epoch})\n"
+_APPEND: Final = "            self._log.append(adds, txns, expect={**owned, **(expect or {})})\n"
 
 MUTANTS: Final = (
     Mutant(
         "what latest means is recorded before anything is read",
         _OUTPUTS,
-        "            self.output.commit(Objects(), start)\n",
-        "            pass\n",
+        "        self.output.note(begin.at, begin.ids)\n",
+        "",
         "A crash before the first commit moves the start behind messages that were read and not written.",
         by_tests("spark/test_source", "test_a_crash_before_the_first_commit_does_not_move_the_start"),
     ),
@@ -31,8 +31,7 @@ MUTANTS: Final = (
         "progress is in the commit of the rows",
         _OUTPUTS,
         _APPEND,
-        "            self._log.append(objects.adds, {}, expect={epoch_of(self._pipeline): self._epoch})\n"
-        "            self._log.append([], txns, expect={epoch_of(self._pipeline): self._epoch})\n",
+        "            self._log.append(adds, {}, expect=owned)\n            self._log.append([], txns, expect=owned)\n",
         "A pipeline that is killed between the two commits writes the batch twice.",
         Sim(100),
     ),
@@ -40,7 +39,7 @@ MUTANTS: Final = (
         "the epoch is compared with a pipeline's commit",
         _OUTPUTS,
         _APPEND,
-        "            self._log.append(objects.adds, txns)\n",
+        "            self._log.append(adds, txns, expect=expect or {})\n",
         "A pipeline that was replaced writes on beside its successor.",
         Sim(),
     ),
@@ -56,13 +55,13 @@ MUTANTS: Final = (
         "dead letters are committed before the output",
         _OUTPUTS,
         "        if self.letters is not None and letters.rows:\n"
-        "            self.letters.commit(letters, end)\n"
+        "            self.letters.commit(letters, offset.at, offset.ids)\n"
         "        if self.output in missing:\n"
-        "            self.output.commit(good, end)\n",
+        "            self.output.commit(good, offset.at, offset.ids)\n",
         "        if self.output in missing:\n"
-        "            self.output.commit(good, end)\n"
+        "            self.output.commit(good, offset.at, offset.ids)\n"
         "        if self.letters is not None and letters.rows:\n"
-        "            self.letters.commit(letters, end)\n",
+        "            self.letters.commit(letters, offset.at, offset.ids)\n",
         "A pipeline that is killed in between loses the batch's dead letters.",
         Sim(40),
     ),
@@ -105,16 +104,16 @@ MUTANTS: Final = (
     Mutant(
         "a restart begins after what the output records",
         _SOURCE,
-        "            if table in recorded:",
-        "            if False:",
+        "        if (version := recorded(log)) is not None:",
+        "        if False:",
         "A restart reads everything again.",
         Sim(100),
     ),
     Mutant(
         "objects that waited for ten minutes are not committed",
         _OUTPUTS,
-        "        if self._waited(objects):\n            msg",
-        "        if False:\n            msg",
+        "        if any(objects.adds[number].path not in objects.kept for number in old):",
+        "        if False:",
         "An executor's object that was swept as an orphan is committed, and its rows are gone.",
         by_tests("faults/test_safeguards", "test_a_pipeline_commits_no_object_that_may_have_been_swept"),
     ),

@@ -33,7 +33,7 @@ from brokerless.maintenance import Maintainer
 from brokerless.positions import PositionedRow, write_once
 from brokerless.producer import Producer
 from brokerless.spark.outputs import Objects, Output, Outputs
-from brokerless.spark.progress import SourceOffset
+from brokerless.spark.progress import SourceOffset, owner_id
 from brokerless.spark.source import Reader
 from brokerless.topics import Schema, dead_letters, partition_table
 from brokerless.verify.history import Event
@@ -479,7 +479,7 @@ class Pipeline(Role):
         rng = stage.world.rng
         self.letters = rng.random() < 0.85
         self.max_rows = (1, 4, 15, 1000)[rng.randrange(4)]
-        self.app_id = PIPELINE
+        self.app_id = owner_id(PIPELINE)
         self.misconfigured: set[str] = set()
         self.began: dict[str, dict[str, int]] = {}
         """Where each incarnation began."""
@@ -540,7 +540,7 @@ class Pipeline(Role):
         for output, ids in ((outputs.letters, bad), (outputs.output, good)):
             if output is not None and output in missing:
                 output.upload(pa.table({"n": pa.array(ids, pa.int64())}), objects[output is outputs.output])
-        outputs.commit(objects[True], objects[False], end.at, missing=missing)
+        outputs.commit(objects[True], objects[False], end, missing=missing)
         self.world.counts["pipeline batches"] += 1
 
     def judge(self, process: Process, error: BrokerlessError) -> None:

@@ -429,8 +429,9 @@ class Judge:
         return range(min(began, done) + 1)
 
     def _position(self, number: int) -> int:
-        app = f"{PIPELINE}:{TOPIC}:{number}"
-        return max((e.txns[app] for e, _ in self.tables[OUTPUT].entries if app in e.txns), default=-1)
+        name = f"{PIPELINE}:{TOPIC}:{number}"  # and the table's id, one after the other
+        txns = (txn for entry, _ in self.tables[OUTPUT].entries for txn in entry.txns.items())
+        return max((version for app, version in txns if app.rpartition(":")[0] == name), default=-1)
 
     def _topic_tables(self) -> Iterator[Table]:
         for number in range(self._stage.partitions):

@@ -65,9 +65,10 @@ def test_progress_is_in_the_outputs_log(spark: SparkSession, settings: Settings)
     create(settings)
     send(settings, "timezone1", ["a"])
     run_once(spark, settings)
-    log = DeltaLog(open_store(settings), OUTPUT)
-    assert log.txn(app_id(NAME, "timezone1")) == 1
-    assert log.txn("timezone-etl:timezone1:0") == 1
+    store = open_store(settings)
+    log, table_id = DeltaLog(store, OUTPUT), DeltaLog(store, "timezone1").state.metadata.id
+    assert log.txn(app_id(NAME, "timezone1", table_id)) == 1
+    assert log.txn(f"timezone-etl:timezone1:0:{table_id}") == 1
 
 
 def test_a_restart_needs_no_checkpoint(spark: SparkSession, settings: Settings) -> None:

@@ -19,7 +19,7 @@ from brokerless.records import encode
 from brokerless.settings import Settings
 from brokerless.spark.failures import named_error
 from brokerless.spark.outputs import Objects, Output, Outputs
-from brokerless.spark.progress import SourceOffset, app_id, covers, follows
+from brokerless.spark.progress import Begin, SourceOffset, app_id, covers, follows
 from brokerless.spark.source import (
     SLICE_BYTES,
     SLICE_ROWS,
@@ -88,9 +88,14 @@ def ids_of(source: Reader, start: dict[str, Any], end: dict[str, Any]) -> list[i
     ]
 
 
+def progress_of(store: Store, table: str) -> str:
+    """The txn of the pipeline's progress in the table that is there now."""
+    return app_id(NAME, table, DeltaLog(store, table).state.metadata.id)
+
+
 def record(store: Store, topic: str, **done: int) -> None:
     """What a pipeline's commit leaves in an output's log."""
-    DeltaLog(store, topic).append([], {app_id(NAME, table): version for table, version in done.items()})
+    DeltaLog(store, topic).append([], {progress_of(store, table): version for table, version in done.items()})
 
 
 def test_batches_are_what_came_since(settings: Settings, store: Store) -> None:
@@ -151,7 +156,7 @@ def test_a_crash_before_the_first_commit_does_not_move_the_start(
     assert ids_of(source, begin.to_dict(), end.to_dict()) == [*begins, 2]
     assert outputs.missing(begin.at, end, batch_id=0) == [outputs.letters, outputs.output]
     if letters and outputs.letters is not None:
-        outputs.letters.commit(Objects(), end.at)
+        outputs.letters.commit(Objects(), end.at, end.ids)
     # The next run, after more has come.
     send(settings, "a", 3)
     outputs = claimed(settings, store, start="latest", topics="a,b")
@@ -161,18 +166,18 @@ def test_a_crash_before_the_first_commit_does_not_move_the_start(
     assert found == ([*begins, 2] if letters else [*begins, 2, 3])
     missing = outputs.missing(begin.at, end, batch_id=0)
     assert missing == ([outputs.output] if letters else [outputs.letters, outputs.output])
-    outputs.commit(Objects(), Objects(), end.at, missing=missing)
+    outputs.commit(Objects(), Objects(), end, missing=missing)
 
 
 def test_a_start_is_noted_only_once_for_each_input(settings: Settings, store: Store) -> None:
     send(settings, "a", 1)
     log = DeltaLog(store, OUTPUT)
     claimed(settings, store)
-    assert (log.refresh().version, log.txn(app_id(NAME, "a"))) == (2, 0)  # after the claim
+    assert (log.refresh().version, log.txn(progress_of(store, "a"))) == (2, 0)  # after the claim
     claimed(settings, store, start="latest")
-    assert (log.refresh().version, log.txn(app_id(NAME, "a"))) == (3, 0)
+    assert (log.refresh().version, log.txn(progress_of(store, "a"))) == (3, 0)
     claimed(settings, store, start="latest", topics="a,b")  # b is new to it
-    assert [log.refresh().version, *(log.txn(app_id(NAME, t)) for t in ("a", "b", "b.1"))] == [5, 0, 0, 0]
+    assert [log.refresh().version, *(log.txn(progress_of(store, t)) for t in ("a", "b", "b.1"))] == [5, 0, 0, 0]
     claimed(settings, store, topics="a,b")
     assert log.refresh().version == 6
 
@@ -225,23 +230,23 @@ def test_a_start_before_version_0_is_not_noted(settings: Settings, store: Store)
         begin, end = SourceOffset.of(source.initialOffset()), SourceOffset.of(source.latestOffset())
         assert ids_of(source, begin.to_dict(), end.to_dict()) == [7]
     assert DeltaLog(store, OUTPUT).state.version == 2  # two claims, and nothing else
-    outputs.commit(Objects(), Objects(), end.at, missing=outputs.missing(begin.at, end, batch_id=0))
-    assert DeltaLog(store, OUTPUT).txn(app_id(NAME, "others")) == 0
+    outputs.commit(Objects(), Objects(), end, missing=outputs.missing(begin.at, end, batch_id=0))
+    assert DeltaLog(store, OUTPUT).txn(progress_of(store, "others")) == 0
 
 
 def test_who_was_taken_over_does_not_note_its_start(settings: Settings, store: Store) -> None:
     old = claimed(settings, store)
     claimed(settings, store)
     with pytest.raises(PipelineFenced, match="took over"):
-        old.begin({"b": 0})
-    assert DeltaLog(store, OUTPUT).txn(app_id(NAME, "b")) is None
+        old.begin(Begin({"b": 0}, {"b": "x"}))
+    assert DeltaLog(store, OUTPUT).txn(app_id(NAME, "b", "x")) is None
 
 
 def test_a_batch_that_leaves_something_out_is_refused(settings: Settings, store: Store) -> None:
     for number in range(3):
         send(settings, "a", number)
     outputs = claimed(settings, store)
-    outputs.output.commit(Objects(), {"a": 1})
+    outputs.output.commit(Objects(), {"a": 1}, {"a": DeltaLog(store, "a").state.metadata.id})
     source = reader(settings, pipeline="other", maxrows="1")
     first = SourceOffset.of(source.latestOffset())
     second = SourceOffset.of(source.latestOffset())

@@ -9,7 +9,7 @@ import pytest
 
 from brokerless import records
 from brokerless.admin import create_topic
-from brokerless.errors import ConfigError, MessageError, PipelineFenced, SchemaError
+from brokerless.errors import ConfigError, MessageError, SchemaError
 from brokerless.log import DeltaLog
 from brokerless.producer import Producer
 from brokerless.spark import outputs
@@ -48,7 +48,7 @@ def test_many_rows_become_several_objects_in_their_order(
     output.upload(table(sizes), objects)
     assert [add.rows for add in objects.adds] == expected
     assert (objects.rows, set(objects.kept)) == (len(sizes), {add.path for add in objects.adds})
-    output.commit(objects, {"in": 1})
+    output.commit(objects, {"in": 1}, {"in": "x"})
     entry = DeltaLog(store, "out", clock=clock).read(2)
     assert entry is not None
     read = [records.load(store, f"out/{add.path}") for add in entry.messages]
@@ -89,17 +89,16 @@ def test_an_output_with_nested_columns_is_refused_before_anything_is_written(clo
 def test_no_producer_moves_the_progress_of_a_pipeline(clock: FakeClock) -> None:
     store = FakeStore(clock)
     create_topic(store, "out", SCHEMA, clock=clock)
-    for table_name in ("in", "in.3"):
-        with pytest.raises(ConfigError, match="under which pipelines keep their progress"):
-            Producer("out", producer_id=app_id("pipe", table_name), store=store, clock=clock)
+    for table_name, table_id in (("in", None), ("in.3", None), ("in", clock.uuid())):
+        with pytest.raises(ConfigError, match="under which pipelines"):
+            Producer("out", producer_id=app_id("pipe", table_name, table_id), store=store, clock=clock)
     output = outputs.Output(store, "out", SCHEMA, "pipe", clock=clock)
     output.claim()
     for name in ("pipe", "pipe:in", "in:0", "a:b:c", "10:20:x0", "00:1a:2b:3c:4d:12"):
         with Producer("out", producer_id=name, store=store, clock=clock) as producer:
             producer.send({"n": [1], "text": ["x"]}, sequence=100)
-    assert outputs.Output(store, "out", SCHEMA, "pipe", clock=clock).position(["in"]) == {}
-    with pytest.raises(PipelineFenced, match="give its name to no producer"):  # one with its name stops it, no more
-        output.commit(outputs.Objects(), {"in": 1})
+    assert outputs.Output(store, "out", SCHEMA, "pipe", clock=clock).position({"in": "x"}) == {}
+    output.commit(outputs.Objects(), {"in": 1}, {"in": "x"})  # nor does one with its name fence it
 
 
 def test_an_object_is_far_smaller_than_what_readers_refuse() -> None:
