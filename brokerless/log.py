@@ -294,6 +294,15 @@ class DeltaLog:
                 raise state.damage  # a writer must not write to such a log, nor conclude that it need not
             return state
 
+    def check_same(self) -> None:
+        """Makes sure that this is still the table that the handle was opened on, for a reader under way. One GET.
+
+        Raises:
+            TopicChanged, TopicDeleted, LogIncomplete: it is not.
+        """
+        with self._lock:
+            self._check_last()
+
     def load(self, *, with_files: bool = False, strict: bool = True) -> TableState:
         """Replays checkpoint and log anew, without any check of what it finds.
 

@@ -26,6 +26,7 @@ Three processes run this module: Spark's planner process holds one ``Reader`` (`
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
@@ -43,6 +44,7 @@ from brokerless.errors import (
     BrokerlessError,
     BucketNotFound,
     ConfigError,
+    LogIncomplete,
     PipelineError,
     SchemaError,
     StoreError,
@@ -50,6 +52,7 @@ from brokerless.errors import (
     TopicChanged,
     TopicDeleted,
     TopicNotFound,
+    TopicRewritten,
 )
 from brokerless.log import DeltaLog, read_pool
 from brokerless.offsets import Offset, parse_start
@@ -81,6 +84,10 @@ WAIT_S: Final = 0.2
 """How long ``latestOffset`` waits for something new before Spark's loop gets control back (to stop, for example)."""
 
 IDLE_POLL_MAX_S: Final = 0.1
+SAME_S: Final = 60.0
+"""How often a source makes sure that each input is still the table that it opened: one made by hand in its place may
+have entries at the versions that it waits for."""
+
 READ_AHEAD: Final = 64  # entries a tail may take at once, per partition
 SLICE_ROWS: Final = 25_000
 """The least that a second task is started for: a task costs some ten milliseconds, a row two or three microseconds."""
@@ -165,8 +172,10 @@ class Reader(DataSourceStreamReader):
             if offset.at != last.at:
                 self._last = offset
                 return offset.to_dict()
-            if now >= deadline or self._until is not None:
+            if now >= deadline if self._until is None else all(last.at[t] >= v for t, v in self._until.items()):
                 return last.to_dict()
+            for source in self._inputs.values():
+                source.ask_why_nothing_comes()
             time.sleep(max(0.001, min(deadline - now, *(source.due_in_s() for source in self._inputs.values()))))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -215,7 +224,7 @@ class Reader(DataSourceStreamReader):
         ahead = position_in(letters, name, ids) if letters is not None else {}
         self._target = {table: v for table, v in ahead.items() if v > at.get(table, v)}
         if self._options.get("until") == "now":
-            self._until = {table: _end_of(source.log) for table, source in self._inputs.items()}
+            self._until = {table: source.end() for table, source in self._inputs.items()}
         if len(self._inputs) > 1:
             self._pool = ThreadPoolExecutor(min(len(self._inputs), 16))
         self._first = self._last = SourceOffset(at, at, ids, rows=0, seen=0)
@@ -261,16 +270,18 @@ class Reader(DataSourceStreamReader):
                     bytes_left -= commit.size
                     files_left -= len(commit.files)
                     self._files += len(commit.files)
-        self._raise_held(nothing_else=at == last.at)
+        self._raise_held(at, nothing_else=at == last.at)
         if at == last.at:
             return last
         done = last.rows + rows
         seen = done + sum(commit.rows for queue in queues.values() for commit in queue)
         return replace(last, at=at, rows=done, seen=seen, asked=self._asked())
 
-    def _raise_held(self, *, nothing_else: bool) -> None:
+    def _raise_held(self, at: Position, *, nothing_else: bool) -> None:
         """Raises what is wrong with an input, when what could be done without it is done, or after a minute."""
-        for source in self._inputs.values():
+        for table, source in self._inputs.items():
+            if self._until is not None and at[table] >= self._until[table]:
+                continue  # this run ends before it
             if source.error is not None and (nothing_else or time.monotonic() - source.error_at > HOLD_S):
                 raise source.error
 
@@ -338,11 +349,35 @@ class _Input:
         self.log = log
         self._tail = Tail(log, 0, idle_max_s=IDLE_POLL_MAX_S, accept_rewrites=accept_rewrites)
         self._known: deque[_Pending] = deque()
+        self._at_once = READ_AHEAD
         self.error: BrokerlessError | None = None
         self.error_at = 0.0
+        self._same_at = time.monotonic()
 
     def due_in_s(self) -> float:
         return WAIT_S if self.error is not None else self._tail.due_in_s()
+
+    def end(self) -> int:
+        """The last entry that the log has now; opening it made sure by a LIST that what is absent is the end."""
+        state = self.log.state
+        # What cannot be read may be the last one: then there is no end but that error.
+        return state.version if state.damage is None else sys.maxsize
+
+    def ask_why_nothing_comes(self) -> None:
+        """Finds out what is wrong with a log that had more entries when it was opened; asks nothing of others."""
+        waiting, version = self._tail.version, self.log.state.version
+        if self.error is not None or waiting > version:
+            return
+        try:
+            if self.log.check_end(waiting):
+                msg = (
+                    f"Entry {waiting} of the log of {self.log.uri} is missing, and so is what was behind it, up to "
+                    f"entry {version}, when this run began. Restore it and start again."
+                )
+                raise LogIncomplete(msg, version=waiting)
+            self.log.check_retained(waiting)
+        except BrokerlessError as error:
+            self._keep(error)
 
     def seek(self, position: int) -> None:
         self._tail.seek(position + 1)
@@ -356,23 +391,35 @@ class _Input:
         if self.error is not None or len(self._known) > 100_000:
             return
         try:
+            if time.monotonic() - self._same_at > SAME_S:
+                self.log.check_same()
+                self._same_at = time.monotonic()
             while entries := self._take():
                 for entry in entries:
                     self._known.append(self._pending(entry))
-                if len(entries) < READ_AHEAD:
+                if len(entries) < self._at_once:
                     break
-        except (StoreUnavailable, AccessDenied, BucketNotFound):
-            raise
         except BrokerlessError as error:
-            self.error, self.error_at = error, time.monotonic()
+            self._keep(error)
+
+    def _keep(self, error: BrokerlessError) -> None:
+        if isinstance(error, (StoreUnavailable, AccessDenied, BucketNotFound)):
+            raise error  # of all inputs, most likely
+        if isinstance(error, TopicRewritten):
+            error = TopicRewritten(
+                f"{error} A pipeline that is to go on takes --accept-rewrites, or "
+                "read_stream(..., accept_rewrites=True): its outputs then have those rows twice."
+            )
+        self.error, self.error_at = error, time.monotonic()
 
     def _take(self) -> list[Entry]:
         try:
-            return self._tail.take(READ_AHEAD)
+            return self._tail.take(self._at_once)
         except (StoreUnavailable, AccessDenied, BucketNotFound):
             raise
         except BrokerlessError:
-            return self._tail.take(1)  # what is before the entry that cannot be taken
+            self._at_once = 1  # what is before the entry that cannot be taken
+            return self._tail.take(1)
 
     def _pending(self, entry: Entry) -> _Pending:
         files = tuple(self._tail.new_files(entry))
@@ -436,13 +483,6 @@ def _begin(log: DeltaLog, recorded: Callable[[DeltaLog], int | None], options: M
 
 def _nothing(log: DeltaLog) -> None:
     """What is recorded of an input where there is no output."""
-
-
-def _end_of(log: DeltaLog) -> int:
-    """The head of the log, once it is sure that an entry that is absent has none behind it."""
-    version = log.refresh().version
-    log.check_end(version + 1)
-    return version
 
 
 def union_columns(schemas: Sequence[Schema]) -> Schema:

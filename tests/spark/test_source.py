@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +13,35 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 
 from brokerless.admin import create_dead_letters, create_topic, delete_topic
 from brokerless.entries import Add, Metadata, Protocol, build_entry
-from brokerless.errors import ConfigError, OffsetOutOfRange, PipelineError, PipelineFenced, SchemaError, StoreError
+from brokerless.errors import (
+    ConfigError,
+    LogDamaged,
+    LogIncomplete,
+    OffsetOutOfRange,
+    PipelineError,
+    PipelineFenced,
+    SchemaError,
+    StoreError,
+    TopicChanged,
+    TopicRewritten,
+)
 from brokerless.log import DeltaLog
 from brokerless.producer import Producer
 from brokerless.records import encode
 from brokerless.settings import Settings
-from brokerless.spark.failures import named_error
+from brokerless.spark.failures import named_error, unreadable_in
 from brokerless.spark.outputs import Objects, Output, Outputs
-from brokerless.spark.progress import Begin, SourceOffset, app_id, covers, follows
+from brokerless.spark.progress import (
+    Begin,
+    SourceOffset,
+    app_id,
+    covers,
+    follows,
+    halves,
+    owner_id,
+    pieces,
+    progress_in,
+)
 from brokerless.spark.source import (
     SLICE_BYTES,
     SLICE_ROWS,
@@ -412,3 +434,175 @@ def test_errors_keep_their_names_on_the_way_through_spark() -> None:
     assert str(error) == "s3://b/t was deleted."
     assert "OffsetOutOfRange: gone" in str(named_error("brokerless.errors.OffsetOutOfRange: gone"))
     assert "Spark stopped" in str(named_error("java.lang.OutOfMemoryError"))
+
+
+def made_again_by_hand(store: Store, table: str, *ids: int) -> None:
+    """The table's folder removed, and another table with its name and some messages in its place."""
+    store.delete([info.path for info in store.list(table)])
+    create_topic(store, table, Schema.parse("id long"))
+    with Producer(table, store=store) as producer:
+        for one in ids:
+            producer.send({"id": [one]})
+
+
+@pytest.mark.parametrize("ids", [[7], [7, 8, 9, 10]], ids=["shorter than the progress", "longer"])
+def test_an_input_that_was_made_again_by_hand_is_refused_until_it_is_accepted(
+    settings: Settings, store: Store, ids: list[int]
+) -> None:
+    for number in range(3):
+        send(settings, "a", number)
+    record(store, OUTPUT, a=2)
+    record(store, dead_letters(OUTPUT), a=3)
+    made_again_by_hand(store, "a", *ids)
+    for start in ("beginning", "latest"):
+        with pytest.raises(TopicChanged, match=r"up to entry 2, but .* --accept-new-input"):
+            claimed(settings, store, start=start)
+        with pytest.raises(TopicChanged, match="is not the table that the pipeline 'job' has read"):
+            reader(settings, start=start).latestOffset()
+    outputs = claimed(settings, store, start="latest", acceptnewinput="true")
+    # The next run needs no permission any more, and knows nothing of the old table.
+    source = reader(settings)
+    begin, end = SourceOffset.of(source.initialOffset()), SourceOffset.of(source.latestOffset())
+    assert ids_of(source, begin.to_dict(), end.to_dict()) == ids
+    missing = outputs.missing(begin.at, end, batch_id=0)
+    assert missing == [outputs.letters, outputs.output]
+    outputs.commit(Objects(), Objects(), end, missing=missing)
+    assert progress_in(DeltaLog(store, OUTPUT), NAME, "a") == {DeltaLog(store, "a").table_id: len(ids)}
+
+
+def test_an_input_that_was_restored_from_an_older_copy_is_refused(settings: Settings, store: Store) -> None:
+    for number in range(3):
+        send(settings, "a", number)
+    record(store, OUTPUT, a=3)
+    store.delete([DeltaLog(store, "a").entry_path(3)])
+    with pytest.raises(TopicChanged, match="records this very table up to entry 3, but"):
+        claimed(settings, store)
+    outputs = claimed(settings, store, acceptnewinput="true")
+    assert outputs.output.position({"a": DeltaLog(store, "a").table_id}) == {"a": 0}
+
+
+def test_progress_from_before_tables_were_named_counts_and_is_named(settings: Settings, store: Store) -> None:
+    for number in range(4):
+        send(settings, "a", number)
+    for topic, version in ((OUTPUT, 1), (dead_letters(OUTPUT), 3)):
+        DeltaLog(store, topic).append([], {f"{NAME}:a:0": version})
+    claimed(settings, store)
+    table_id = DeltaLog(store, "a").table_id
+    for topic, version in ((OUTPUT, 1), (dead_letters(OUTPUT), 3)):
+        assert progress_in(DeltaLog(store, topic), NAME, "a") == {None: version, table_id: version}
+    source = reader(settings)
+    assert ids_of(source, source.initialOffset(), source.latestOffset()) == [1, 2]  # up to the dead letters' position
+    # From here on, another table is another table.
+    made_again_by_hand(store, "a", 7)
+    with pytest.raises(TopicChanged):
+        claimed(settings, store)
+    outputs = claimed(settings, store, acceptnewinput="true")
+    ids = {"a": DeltaLog(store, "a").table_id}
+    assert (outputs.output.position(ids), outputs.letters and outputs.letters.position(ids)) == ({"a": 0}, {})
+
+
+def test_a_table_made_by_hand_under_a_running_pipeline_is_noticed(
+    settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(settings, "a", 1)
+    source = reader(settings)
+    end = source.latestOffset()
+    made_again_by_hand(store, "a", 7, 8, 9)  # with an entry where this one waits
+    monkeypatch.setattr("brokerless.spark.source.SAME_S", 0.0)
+    with pytest.raises(TopicChanged, match="created again"):
+        source.latestOffset()
+    assert SourceOffset.of(end).ids != {"a": DeltaLog(store, "a").table_id}
+
+
+def test_a_producer_with_the_pipelines_name_does_not_fence_it(settings: Settings, store: Store) -> None:
+    outputs = claimed(settings, store)
+    with Producer(OUTPUT, settings=settings, producer_id=NAME) as producer:
+        producer.send({"id": [1]})
+    outputs.output.commit(Objects(), {"a": 1}, {"a": "x"})
+    with pytest.raises(ConfigError, match="no '/'"):
+        Producer(OUTPUT, settings=settings, producer_id=owner_id(NAME))
+
+
+def put_entry(store: Store, table: str, version: int, body: bytes) -> None:
+    store.put(DeltaLog(store, table).entry_path(version), body)
+
+
+def test_what_another_engine_rewrote_stops_the_pipeline_until_that_is_accepted(
+    settings: Settings, store: Store
+) -> None:
+    send(settings, "a", 1, 2)
+    entry = DeltaLog(store, "a").read(1)
+    assert entry is not None
+    rest = encode(Table.from_arrow(pa.table({"id": pa.array([2])})))
+    store.put("a/rest.parquet", rest)
+    rewrite = build_entry(
+        commit_id="x",
+        timestamp_ms=entry.timestamp_ms,
+        operation="DELETE",
+        engine="other",
+        adds=[Add("rest.parquet", len(rest), 1, 0)],
+        removes=[entry.adds[0].path],
+    )
+    put_entry(store, "a", 2, rewrite)
+    send(settings, "b", 10)
+    source = reader(settings, topics="a,b")
+    end = source.latestOffset()
+    assert ids_of(source, source.initialOffset(), end) == [1, 2, 10]
+    with pytest.raises(TopicRewritten, match=r"Entry 2 .*--accept-rewrites"):
+        source.latestOffset()
+    source = reader(settings, acceptrewrites="true")
+    assert ids_of(source, source.initialOffset(), source.latestOffset()) == [1, 2, 2]
+
+
+@pytest.mark.parametrize("until", ["", "now"])
+@pytest.mark.parametrize("missing", [False, True], ids=["damaged", "missing"])
+def test_an_entry_that_cannot_be_read_holds_back_its_own_partition_only(
+    settings: Settings, store: Store, until: str, missing: bool
+) -> None:
+    for number in range(4):
+        send(settings, "a", number)
+        send(settings, "b", 10 + number)
+    if missing:
+        store.delete([DeltaLog(store, "a").entry_path(3)])
+    else:
+        put_entry(store, "a", 3, b"")
+    expected, error = ([0, 1], LogIncomplete if missing else LogDamaged)
+    for _ in range(2):  # a restart says the same
+        source = reader(settings, topics="a,b", until=until)
+        assert sorted(ids_of(source, source.initialOffset(), source.latestOffset())) == [*expected, 10, 11, 12, 13]
+        with pytest.raises(error, match="Entry 3 of the log of"):
+            for _ in range(60):
+                source.latestOffset()
+
+
+def test_an_object_that_cannot_be_read_is_named_by_its_offset_and_can_be_skipped(
+    settings: Settings, store: Store
+) -> None:
+    for number in range(3):
+        send(settings, "a", number)
+    entry = DeltaLog(store, "a").read(2)
+    assert entry is not None
+    store.delete([f"a/{entry.adds[0].path}"])
+    source = reader(settings)
+    start, end = source.initialOffset(), source.latestOffset()
+    with pytest.raises(StoreError, match=r"Offset 2:0 of 'a' cannot be read: .* --skip a@2:0") as caught:
+        ids_of(source, start, end)
+    assert unreadable_in(f"x\nbrokerless.errors.StoreError: {caught.value}\ny") == ("a", 2)
+    source = reader(settings, skip="b@1:0,a@2:0")
+    assert ids_of(source, source.initialOffset(), source.latestOffset()) == [0, 2]
+
+
+def test_parts_of_a_batch() -> None:
+    start, end = {"a": 1, "b": 4, "c": 0}, {"a": 4, "b": 4, "c": 1}
+    assert halves(start, end) == [
+        (start, {"a": 2, "b": 4, "c": 0}),
+        ({"a": 2, "b": 4, "c": 0}, end),
+    ]
+    assert halves({"a": 1, "c": 0}, {"a": 2, "c": 1}) == [
+        ({"a": 1, "c": 0}, {"a": 2, "c": 0}),
+        ({"a": 2, "c": 0}, {"a": 2, "c": 1}),
+    ]
+    assert halves({"a": 1, "b": 4}, {"a": 2, "b": 4}) == []  # one commit
+    cut = pieces({"a": -1, "b": -1}, {"a": 6, "b": 0}, 8)
+    assert (cut[0][0], cut[-1][1]) == ({"a": -1, "b": -1}, {"a": 6, "b": 0})
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(cut))
