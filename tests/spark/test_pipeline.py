@@ -11,9 +11,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from brokerless.admin import create_topic, delete_topic
-from brokerless.errors import ConfigError, PipelineError, PipelineFenced, SchemaError, TopicDeleted, TopicNotFound
+from brokerless.errors import (
+    ConfigError,
+    PipelineError,
+    PipelineFenced,
+    SchemaError,
+    StoreError,
+    TopicChanged,
+    TopicDeleted,
+    TopicNotFound,
+)
 from brokerless.log import DeltaLog
-from brokerless.spark import read_stream, sink, write_stream
+from brokerless.spark import outputs, read_stream, sink, write_stream
 from brokerless.spark.progress import app_id
 from brokerless.store import open_store
 from brokerless.topics import Schema
@@ -21,6 +30,7 @@ from glue_jobs.transforms import unify_timezones
 from tests.support.checkpoints import clean_up, write_checkpoint
 from tests.support.pipelines import (
     BAD,
+    GOOD,
     NAME,
     OUTPUT,
     CrashingStore,
@@ -301,3 +311,67 @@ def test_bad_configuration_stops_at_start(spark: SparkSession, settings: Setting
         write_stream(fits, OUTPUT, name="a:b", settings=settings)
     with pytest.raises(ConfigError, match=r"keeps state \((Deduplicate|Aggregate)\)"):
         write_stream(fits.dropDuplicates(), OUTPUT, name=NAME, settings=settings)
+
+
+def object_of(settings: Settings, table: str, version: int) -> str:
+    entry = DeltaLog(open_store(settings), table).read(version)
+    assert entry is not None
+    return f"{table}/{entry.adds[0].path}"
+
+
+@pytest.mark.parametrize("executor_rows", [0, 1_000_000], ids=["executors", "driver"])
+def test_an_object_that_cannot_be_read_holds_back_only_what_is_behind_it(
+    spark: SparkSession, settings: Settings, executor_rows: int
+) -> None:
+    create(settings)
+    for message in "abcd":
+        send(settings, "timezone1", [message])
+        send(settings, "timezone2", [message * 2], date=BAD if message == "b" else GOOD)
+    store = open_store(settings)
+    lost, damaged = object_of(settings, "timezone1", 3), object_of(settings, "timezone2", 4)
+    kept = {path: store.get(path) for path in (lost, damaged)}
+    store.delete([lost])
+    store.put(damaged, kept[damaged][:-8])
+    for _ in range(2):  # a restart says so again, and repeats nothing
+        with pytest.raises(StoreError, match=r"Offset [34]:0 of 'timezone[12]' cannot be read: .* start the pipeline"):
+            run_once(spark, settings, executor_rows=executor_rows)
+        assert delivered(settings) == (once("a", "aa", "b", "cc"), once("bb"))
+    for path, data in kept.items():
+        store.put(path, data)
+    run_once(spark, settings, executor_rows=executor_rows)
+    assert delivered(settings) == (once("a", "aa", "b", "c", "cc", "d", "dd"), once("bb"))
+
+
+def test_executors_that_take_too_long_come_to_a_commit_in_parts(
+    spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(settings)
+    ids = [f"{topic}-{number}" for topic in ("timezone1", "timezone2") for number in range(4)]
+    for number in range(4):
+        send(settings, "timezone1", [ids[number]])
+        send(settings, "timezone2", [ids[4 + number]])
+    send(settings, "timezone1", ["bad"], date=BAD)
+    monkeypatch.setattr(outputs, "COMMIT_WITHIN_MS", -1)  # no executor is ever fast enough
+    stream = start(spark, settings, executor_rows=0)
+    finish(stream)
+    assert delivered(settings) == (once(*ids), once("bad"))
+    reports = stream.drain()
+    assert len(reports) == 9  # one commit each, by the driver
+    assert {report.by for report in reports} == {"driver"}
+
+
+def test_an_input_made_again_by_hand_stops_the_pipeline(spark: SparkSession, settings: Settings) -> None:
+    create(settings)
+    for message in "abc":
+        send(settings, "timezone1", [message])
+    run_once(spark, settings)
+    store = open_store(settings)
+    store.delete([info.path for info in store.list("timezone1")])
+    create(settings, topics=["timezone1"])
+    for message in "defg":
+        send(settings, "timezone1", [message])
+    with pytest.raises(TopicChanged, match="--accept-new-input"):
+        run_once(spark, settings)
+    run_once(spark, settings, accept_new_input=True)
+    run_once(spark, settings)
+    assert delivered(settings)[0] == once(*"abcdefg")

@@ -82,7 +82,7 @@ def create(settings: Settings, *, partitions: int = 1, topics: Sequence[str] = (
     store = open_store(settings)
     for topic in topics:
         create_topic(store, topic, Schema.parse("date string, message string"), partitions=partitions)
-    create_topic(store, OUTPUT, Schema.parse("timestamp double, message string"))
+    create_topic(store, OUTPUT, Schema.parse("timestamp double, message string"), exist_ok=True)
     ensure_dead_letters(settings, OUTPUT, topics)
 
 
