@@ -139,8 +139,20 @@ class Output:
             msg = f"The output {topic!r} has several partitions; a pipeline's output has one."
             raise ConfigError(msg)
 
-    def claim(self) -> None:
-        """Takes the output over: an older pipeline of this name is fenced from here on."""
+    def is_of_old_version(self) -> bool:
+        """Whether the last owner claimed the pipeline's bare name, and kept progress without table ids."""
+        txns = self._log.refresh().txns
+        has_progress = any(app.startswith(f"{self._pipeline}:") and number >= 0 for app, number in txns.items())
+        return has_progress and epoch_of(owner_id(self._pipeline)) not in txns
+
+    def claim(self, *, old_version: bool = False) -> None:
+        """Takes the output over: an older pipeline of this name is fenced from here on.
+
+        Args:
+            old_version: fence also one that knows its bare name only.
+        """
+        if old_version:
+            self._log.claim(self._pipeline)
         self._epoch = self._log.claim(owner_id(self._pipeline))
 
     def position(self, ids: TableIds) -> Position:
@@ -277,8 +289,9 @@ class Outputs:
 
     def claim(self) -> None:
         """Takes both over."""
+        old_version = self.output.is_of_old_version()
         for output in self._all():
-            output.claim()
+            output.claim(old_version=old_version)
 
     def begin(self, begin: Begin) -> None:
         """Notes where inputs begin that the output did not know, before anything is read from there.

@@ -46,7 +46,7 @@ MUTANTS: Final = (
     Mutant(
         "a pipeline claims its outputs at start",
         _OUTPUTS,
-        "        for output in self._all():\n            output.claim()\n",
+        "        for output in self._all():\n            output.claim(old_version=old_version)\n",
         "",
         "Two pipelines of one name are never told apart.",
         Sim(),

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from brokerless.admin import create_topic
 from brokerless.errors import ConfigError, UnsupportedTable
 from brokerless.log import DeltaLog
+from brokerless.producer import Producer
 from brokerless.spark.delta import check_delta_output
 from brokerless.store import open_store
 from brokerless.topics import Schema, dead_letters
@@ -37,6 +39,19 @@ spark = delta_session(Settings.load(), name="reader")
 root = Settings.load().root.replace("s3://", "s3a://", 1)
 found = {t: sorted(r.message for r in spark.read.format("delta").load(f"{root}/{t}").collect()) for t in sys.argv[1:]}
 print("FOUND", json.dumps(found))
+"""
+
+
+WINDOWED = """
+import sys
+from pyspark.sql import functions as F
+from brokerless.spark.job import run_job
+
+def transform(rows):
+    windows = rows.withWatermark("at", "1 minute").groupBy(F.window("at", "1 minute")).agg(F.count("*").alias("n"))
+    return windows.select(F.col("window.start").alias("at"), "n")
+
+sys.exit(run_job(transform, name="windows", inputs=["events"], output="per_minute"))
 """
 
 
@@ -65,6 +80,26 @@ def test_stock_delta_streaming_end_to_end(settings: Settings) -> None:
     assert refused.returncode == 2
     assert "written by the direct engine" in refused.stderr
     assert rows_of(settings, OUTPUT) == []
+
+
+def test_windows_close_without_further_messages(settings: Settings) -> None:
+    create_topic(open_store(settings), "events", Schema.parse("at timestamp"))
+    noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    with Producer("events", settings=settings) as producer:
+        producer.send({"at": [noon + timedelta(seconds=20 * number) for number in range(45)]})
+    done = subprocess.run(
+        [sys.executable, "-c", WINDOWED, "--engine", "delta", "--once"],
+        env={**os.environ, **settings.to_environ()},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    # Fifteen minutes, of which the last two are not behind the watermark, 12:13:40.
+    assert sorted((row["at"].minute, row["n"]) for row in rows_of(settings, "per_minute")) == [
+        (m, 3) for m in range(13)
+    ]
 
 
 def test_delta_spark_reads_topics_and_outputs(spark: SparkSession, settings: Settings) -> None:

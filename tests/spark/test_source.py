@@ -25,7 +25,7 @@ from brokerless.errors import (
     TopicChanged,
     TopicRewritten,
 )
-from brokerless.log import DeltaLog
+from brokerless.log import DeltaLog, TxnAdvanced
 from brokerless.producer import Producer
 from brokerless.records import encode
 from brokerless.settings import Settings
@@ -499,6 +499,19 @@ def test_progress_from_before_tables_were_named_counts_and_is_named(settings: Se
     outputs = claimed(settings, store, acceptnewinput="true")
     ids = {"a": DeltaLog(store, "a").table_id}
     assert (outputs.output.position(ids), outputs.letters and outputs.letters.position(ids)) == ({"a": 0}, {})
+
+
+def test_a_pipeline_of_the_version_before_is_fenced(settings: Settings, store: Store) -> None:
+    logs = [DeltaLog(store, topic) for topic in (OUTPUT, dead_letters(OUTPUT))]
+    epochs = [log.claim(NAME) for log in logs]
+    logs[0].append([], {f"{NAME}:a:0": 0}, expect={f"{NAME}/epoch": epochs[0]})
+    claimed(settings, store)
+    for log, epoch in zip(logs, epochs, strict=True):
+        with pytest.raises(TxnAdvanced):
+            log.append([], {f"{NAME}:a:0": 1}, expect={f"{NAME}/epoch": epoch})
+    before = logs[0].refresh().txns[f"{NAME}/epoch"]
+    claimed(settings, store)
+    assert logs[0].refresh().txns[f"{NAME}/epoch"] == before  # only once: it may be a producer's by now
 
 
 def test_a_table_made_by_hand_under_a_running_pipeline_is_noticed(
