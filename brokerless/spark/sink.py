@@ -433,8 +433,10 @@ class _ExecutorTask:
 
 
 def _is_shuffled(df: DataFrame) -> bool:
-    """Whether the transform moves rows between tasks. Spark keeps what it moved for as long as the batch lasts, so a
-    second job would meet rows of the first, whatever part it is to read.
+    """Whether the transform moves rows between tasks.
+
+    Spark keeps what it moved for as long as the batch lasts: a second job would meet rows of the first, whatever part
+    of the batch it is to read.
     """
     return "Shuffled" in df._jdf.queryExecution().toRdd().toDebugString()
 
