@@ -134,6 +134,9 @@ def _start_delta(
 ) -> DeltaStream:
     from brokerless.spark.delta import check_delta_output, delta_session, start_delta
 
+    if args.accept_new_input or args.accept_rewrites or args.skip:
+        msg = "--accept-new-input, --accept-rewrites and --skip are for the direct engine; Delta's source has no such."
+        raise ConfigError(msg)
     check_delta_output(settings, args.output)
     spark = delta_session(settings, name=args.name)
     options = {"inputs": args.inputs, "output": args.output, "name": args.name, "once": args.once}
