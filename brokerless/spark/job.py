@@ -7,6 +7,7 @@ on a laptop.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -58,6 +59,7 @@ def run_job(
         if args.metrics_namespace and args.metrics_file:
             msg = "--metrics-namespace and --metrics-file exclude each other; give one of them."
             raise ConfigError(msg)
+        _say_mistakes_once()
         stream = (_start_delta if args.engine == "delta" else _start)(transform, settings, args)
         meter = PipelineMeter(args.name, usd_per_hour=args.usd_per_hour)
         where = {"namespace": args.metrics_namespace, "path": args.metrics_file, "region": settings.region}
@@ -72,6 +74,15 @@ def run_job(
         print(f"{mistake} Correct the pipeline's transform; nothing was started.", file=sys.stderr)
         return 2
     return 0
+
+
+def _say_mistakes_once() -> None:
+    """Spark prints an error in a transform as JSON, too, before it raises it."""
+    with contextlib.suppress(ImportError):  # said below, by name
+        from pyspark.logger import PySparkLogger
+
+        for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+            PySparkLogger.getLogger(name).disabled = True
 
 
 def _parser(name: str, inputs: Sequence[str], output: str, description: str | None) -> argparse.ArgumentParser:
@@ -123,6 +134,9 @@ def _start_delta(
 ) -> DeltaStream:
     from brokerless.spark.delta import check_delta_output, delta_session, start_delta
 
+    if args.accept_new_input or args.accept_rewrites or args.skip:
+        msg = "--accept-new-input, --accept-rewrites and --skip are for the direct engine; Delta's source has no such."
+        raise ConfigError(msg)
     check_delta_output(settings, args.output)
     spark = delta_session(settings, name=args.name)
     options = {"inputs": args.inputs, "output": args.output, "name": args.name, "once": args.once}

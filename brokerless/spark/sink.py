@@ -288,14 +288,14 @@ class _Sink:
                     self._write_part(df, part[0], replace(offset, at=part[1]), share, batch_id)
             except ObjectsTooOldError:
                 # In halves; a single commit by the driver, whose objects do not wait for other tasks.
-                self._pieces *= 2
-                if smaller := halves(*part):
+                if smaller := [] if _is_shuffled(df) else halves(*part):
+                    self._pieces *= 2
                     parts.extendleft(reversed(smaller))
                 else:
                     with self._reading(df, part, whole):
                         self._write_part(df, part[0], replace(offset, at=part[1]), 0, batch_id)
             except Exception as error:
-                if (place := unreadable_in(str(error))) is None:
+                if (place := unreadable_in(str(error))) is None or _is_shuffled(df):
                     raise
                 table, version = place
                 self._held[table] = min(version - 1, self._held.get(table, version))
@@ -430,6 +430,15 @@ class _ExecutorTask:
             "latency": ages(good, SYSTEM.time_us()).counts,
         }
         yield pa.RecordBatch.from_pydict({"written": [json.dumps(written)]})
+
+
+def _is_shuffled(df: DataFrame) -> bool:
+    """Whether the transform moves rows between tasks.
+
+    Spark keeps what it moved for as long as the batch lasts: a second job would meet rows of the first, whatever part
+    of the batch it is to read.
+    """
+    return "Shuffled" in df._jdf.queryExecution().toRdd().toDebugString()
 
 
 def _commits(part: tuple[Position, Position]) -> int:

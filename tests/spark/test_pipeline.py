@@ -375,3 +375,31 @@ def test_an_input_made_again_by_hand_stops_the_pipeline(spark: SparkSession, set
     run_once(spark, settings, accept_new_input=True)
     run_once(spark, settings)
     assert delivered(settings)[0] == once(*"abcdefg")
+
+
+def test_a_transform_that_shuffles_is_not_run_for_a_part(
+    spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(settings)
+    store = open_store(settings)
+    create_topic(store, "out", Schema.parse("message string"))
+    for message in "abcd":
+        send(settings, "timezone1", [message])
+        send(settings, "timezone2", [message * 2])
+
+    def run(executor_rows: int) -> None:
+        where = {"name": "shuffling", "output": "out", "settings": settings}
+        rows = read_stream(spark, ["timezone1", "timezone2"], **where, metadata=False)  # type: ignore[arg-type]
+        moved = rows.repartition(3).select("message")
+        finish(write_stream(moved, "out", name="shuffling", settings=settings, executor_rows=executor_rows))
+
+    lost = object_of(settings, "timezone1", 3)
+    kept = store.get(lost)
+    store.delete([lost])
+    with pytest.raises(StoreError, match="Offset 3:0 of 'timezone1'"):
+        run(executor_rows=1_000_000)
+    assert rows_of(settings, "out") == []
+    store.put(lost, kept)
+    monkeypatch.setattr(outputs, "COMMIT_WITHIN_MS", -1)
+    run(executor_rows=0)
+    assert Counter(row["message"] for row in rows_of(settings, "out")) == once(*"abcd", "aa", "bb", "cc", "dd")
