@@ -118,6 +118,10 @@ TIME_PATH: Final = "_brokerless/time/maintenance"
 ROUND_PATH: Final = "_brokerless/maintenance.json"
 """Where ``run_round`` keeps its place, relative to the root."""
 
+NO_TABLE: Final = "no table"
+NOT_OURS: Final = "not a table of this kit; name it to have it maintained by its own retention times"
+"""What a report says of folders that are nobody's fault."""
+
 _SCHEDULE_JITTER_S: Final = 60.0  # schedules are exact to the minute; a sweep must not wait a turn for a few seconds
 _SKEW_S: Final = 3600.0  # between an upload and its commit by the store's time, and between clocks of a table's writers
 _CLOCK_OFF_S: Final = 1800.0  # of this machine's clock, by which delta-rs drops tombstones: far below their retention
@@ -389,12 +393,14 @@ class Maintainer:
             for name, step in steps:
                 try:
                     step(log, end, work)
-                except LogIncomplete:
+                except (LogIncomplete, _NotOurs):
                     raise  # of such a table nothing is touched
                 except BrokerlessError as error:
                     work.skipped.append(f"{name}: {error}")
         except TopicNotFound:
-            work.skipped.append("no table")
+            work.skipped.append(NO_TABLE)
+        except _NotOurs:
+            work.skipped.append(NOT_OURS)
         except LogIncomplete as error:
             work.skipped.append(f"{name}: LogIncomplete: {error}")
         except BrokerlessError as error:
@@ -452,8 +458,7 @@ class Maintainer:
         properties = metadata.configuration
         sparks = properties.get(ENGINE_KEY) == "delta"
         if not (sparks or PARTITIONS_KEY in properties or self._topics is not None):
-            msg = f"{log.uri} was not made by this kit; name it to have it maintained by its own retention times."
-            raise _NotOurs(msg)
+            raise _NotOurs(NOT_OURS)
         kit = PARTITIONS_KEY in properties and not sparks
         # A time that cannot be read is for ever. Our own topics have no properties but those that somebody gave them.
         keep_log_s = _interval_s(properties, "delta.logRetentionDuration", 0.0 if kit else DELTA_LOG_RETENTION_S)
