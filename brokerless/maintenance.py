@@ -743,7 +743,8 @@ def _batches(found: list[ObjectInfo]) -> Iterator[list[ObjectInfo]]:
 def _incomplete(log: DeltaLog, version: int) -> LogIncomplete:
     return LogIncomplete(
         f"Entry {version} of the log of {log.uri} is missing although later ones are there, so nothing of the table "
-        "was written or removed. Restore the entry, or wait for the replica; 'brokerless verify' shows more."
+        "was written or removed. Restore the entry, or wait for the replica; 'brokerless verify' shows more.",
+        version=version,
     )
 
 

@@ -228,8 +228,8 @@ def test_an_unknown_file_older_than_tombstones_stays_while_an_entry_may_name_it(
     write_checkpoint(log)
     real = DeltaLog.load
 
-    def without_tombstones(self: DeltaLog, *, with_files: bool = False) -> Any:
-        found = real(self, with_files=with_files)
+    def without_tombstones(self: DeltaLog, **more: bool) -> Any:
+        found = real(self, **more)
         found.tombstones.clear()
         return found
 
