@@ -148,7 +148,8 @@ class Storage(Construct):
             # The CDK's function that empties the bucket when the stage is destroyed.
             provider = cdk.Stack.of(self).node.find_child("Custom::S3AutoDeleteObjectsCustomResourceProvider")
             role = provider.node.find_child("Role")
-            removers.append(cdk.Fn.get_att(cdk.Stack.of(self).get_logical_id(role), "Arn").to_string())
+            assert isinstance(role, cdk.CfnElement)
+            removers.append(cdk.Fn.get_att(role.logical_id, "Arn").to_string())
         log = f"{self.data_arn}/{TOPICS}/*/_delta_log"
         for sid, actions, objects, allowed in (
             ("OnlyMaintenanceRemovesLogEntries", ["s3:DeleteObject", "s3:DeleteObjectVersion"], "*", removers),

@@ -196,7 +196,7 @@ def test_maintenance_does_its_work_and_reports_it(
     with Producer("a", partition=1, settings=settings) as producer:
         for n in range(5):
             producer.send([{"n": n}])
-    store.put("a/part-orphan.snappy.parquet", b"1234567")
+    store.put("a/part-orphan.00000000.snappy.parquet", b"1234567")
     store.put("b/rubbish", b"x")
     function = load("maintenance", maintenance_environment(settings))
     hurried = Maintainer(settings=settings, checkpoint_every=5, grace_s=0, unsafe_no_minimum=True)
