@@ -15,10 +15,25 @@ Nothing here commits to a log, takes a lock or touches a live file, so producers
 
   1. live: never;
   2. younger than the grace time: not yet;
-  3. a tombstone: when the commit that removed it is older than the oldest retained entry, because then so is the one
-     that added it, and no reader can meet it again. In a deleted topic: after the grace time;
-  4. not in the log, and younger than the time for which a table keeps tombstones: it was never committed, an orphan;
-  5. not in the log and older: its tombstone may have been dropped, so as with rule 3.
+  3. a tombstone: when it was uploaded, and by the log's own times removed, before the oldest retained entry, because
+     then no entry that a reader can meet adds it. In a deleted topic: after the grace time;
+  4. not in the log, by its name an object of this kit, and younger than the time for which a table keeps tombstones: it
+     was never committed, an orphan;
+  5. not in the log and older, or uploaded by another engine, which may commit days later: as with rule 3.
+
+**Absent is not the end.** An entry that cannot be found may be late, lost, or not yet restored, and what lies behind it
+is as good as ever. So each table's log is listed first, and the last look before a removal lists it again. A log in
+which an entry is missing is reported as ``LogIncomplete``, and nothing of its table is written or removed. Likewise
+entries that cannot be read: a checkpoint, on which everything rests that comes later, is written only when each entry
+that it will stand for has been read in full.
+
+**Time is the store's.** What decides is how much older than a marker, which each run writes first, an object is by the
+store's own stamps. A maintainer's clock only keeps the pace. (delta-rs drops tombstones from checkpoints by the
+machine's clock; so none is written while that is wrong.)
+
+**Whose tables.** Without names only tables that this kit made, by their properties. Other tables must be named, and
+their own properties then lengthen every time: those of Delta's defaults where they say nothing. So do outputs of the
+``delta`` engine, for which Spark uploads hours before it commits.
 
 delta-rs's own ``vacuum`` is not used: it commits two entries a run, which wake every reader, and it does not know which
 entries readers may still ask for. Its ``cleanup_metadata`` takes the retention from the table only and does not wait
@@ -40,21 +55,34 @@ import json
 import math
 import re
 from dataclasses import asdict, dataclass, field, replace
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from brokerless.clock import SYSTEM, Clock
-from brokerless.entries import PARTITIONS_KEY, check_supported
-from brokerless.errors import BrokerlessError, ConfigError, TopicDeleted, TopicNotFound, UnsupportedTable
+from brokerless.entries import ENGINE_KEY, PARTITIONS_KEY, check_supported
+from brokerless.errors import (
+    AccessDenied,
+    BrokerlessError,
+    BucketNotFound,
+    ConfigError,
+    LogIncomplete,
+    StoreError,
+    StoreUnavailable,
+    TopicNotFound,
+    UnsupportedTable,
+)
 from brokerless.log import DeltaLog
+from brokerless.replay import read_checkpoint
 from brokerless.settings import Settings
 from brokerless.store import open_store
-from brokerless.topics import check_name, is_table, partition_table
+from brokerless.topics import check_name, is_table, partition_table, split_table
 from brokerless.upload import REMOVAL_VALID_S, REMOVALS
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from brokerless.entries import Entry, Metadata
     from brokerless.replay import TableState
     from brokerless.store import ObjectInfo, Store
 
@@ -64,8 +92,11 @@ MIN_LOG_RETENTION_S: Final = 3600.0
 """Sixty times what writers trust their view of the head for (``log.FRESH_S``)."""
 
 GRACE_S: Final = 3600.0
-MIN_GRACE_S: Final = 1800.0
-"""Sixty times the default deadline of a commit, and three times ``upload.UPLOAD_VALID_S``."""
+MIN_GRACE_S: Final = 3600.0
+"""How old an object can be when it is committed: 40 minutes, with room. A writer that knows how long it waited uploads
+again after ten (``upload.UPLOAD_VALID_S``). A machine that was suspended may know nothing, where both of its clocks
+stood still; but S3 refuses requests whose signing time is off by more than 15 minutes. So the upload can be 15 early,
+the entry 15 late, and 10 between them."""
 
 SETTLE_S: Final = 600.0
 """How long a checkpoint must have been readable before entries below it go."""
@@ -75,13 +106,29 @@ SWEEP_EVERY_S: Final = 86400.0
 fifth of the bill of a busy stream (``brokerless cost --sweep-every-h 0.25``)."""
 
 TOMBSTONE_RETENTION_S: Final = 7 * 86400.0
-"""For how long checkpoints keep tombstones unless the table says otherwise (Delta's default)."""
+"""For how long checkpoints keep tombstones, and objects that no entry names stay, unless the table says otherwise
+(Delta's default)."""
+
+DELTA_LOG_RETENTION_S: Final = 30 * 86400.0
+"""For how long other engines keep log entries unless the table says otherwise (Delta's default)."""
+
+TIME_PATH: Final = "_brokerless/time/maintenance"
+"""What each run writes to learn the store's time, relative to the root."""
 
 ROUND_PATH: Final = "_brokerless/maintenance.json"
 """Where ``run_round`` keeps its place, relative to the root."""
 
+NO_TABLE: Final = "no table"
+NOT_OURS: Final = "not a table of this kit; name it to have it maintained by its own retention times"
+"""What a report says of folders that are nobody's fault."""
+
 _SCHEDULE_JITTER_S: Final = 60.0  # schedules are exact to the minute; a sweep must not wait a turn for a few seconds
-_SKEW_S: Final = 3600.0  # how far the clocks of a table's writers and of its store may be apart
+_SKEW_S: Final = 3600.0  # between an upload and its commit by the store's time, and between clocks of a table's writers
+_CLOCK_OFF_S: Final = 1800.0  # of this machine's clock, by which delta-rs drops tombstones: far below their retention
+_LOOKS: Final = 5
+_ENTRY: Final = re.compile(r".*/\d{20}\.json")
+_OF_THE_KIT: Final = re.compile(r"part-[^/]+\.[0-9a-f]{8}\.snappy\.parquet")  # records.object_name
+_PROBE: Final = re.compile(r"_probe-[0-9a-f-]{36}")  # admin.check_conditional_put
 _DELETE_BATCH: Final = 1000
 _T = TypeVar("_T")
 _UNITS: Final = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 7 * 86400}
@@ -124,11 +171,57 @@ class _NoTimeLeft(BrokerlessError):
     """A step that can be cut short was."""
 
 
+class _NotOurs(BrokerlessError):
+    """A table that this kit did not make, and that nobody named."""
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """Where a log ends by its listing, which proves that no entry is missing between the checkpoint and there."""
+
+    hint: int | None
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """The times that hold for one table.
+
+    Attributes:
+        kit: written by this kit, whose writers commit what they upload within minutes.
+        log_retention_s: for entries.
+        foreign_grace_s: for objects that another engine may be about to commit.
+        removed_s: for objects that a commit has removed.
+    """
+
+    kit: bool
+    log_retention_s: float
+    foreign_grace_s: float
+    removed_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Horizon:
+    """What is out of every reader's reach.
+
+    Attributes:
+        now_s: by the store's time.
+        stored_s: by the store's time: objects that were uploaded before are named by no retained entry.
+        written_ms: by the writers' time: commits before are retained no more.
+        ended_s: when a deleted topic was deleted, by the store's time.
+    """
+
+    now_s: float
+    stored_s: float = -math.inf
+    written_ms: float = -math.inf
+    ended_s: float = math.inf
+
+
 class Maintainer:
     """Keeps the tables of some topics in order. Holds no state that a crash could lose.
 
     Args:
-        topics: names; all topics below the root, deleted ones too, if None.
+        topics: names; all topics below the root, deleted ones too, if None. Tables of others only by name.
         settings: where; read from the environment by default.
         store: instead of the one that the settings name (tables that are not on S3 or local disk get no checkpoints
             without ``settings``).
@@ -186,7 +279,9 @@ class Maintainer:
             TopicNotFound: one of the named topics does not exist and never did.
             StoreUnavailable, AccessDenied, BucketNotFound: the topics could not be listed.
         """
-        return [self._maintain(table, sweep=sweep) for table in self._tables()]
+        tables = self._tables()
+        time = self._ask_time() if tables else _Time(0.0, 0.0)
+        return [self._maintain(table, time, sweep=sweep) for table in tables]
 
     def run_round(self, *, until_s: float = math.inf, sweep_every_s: float = SWEEP_EVERY_S) -> Iterator[Report]:
         """Goes on with the pass over the tables where the last call stopped, and yields each table's report.
@@ -206,17 +301,19 @@ class Maintainer:
         """
         place = self._load_round()
         tables = sorted(self._tables())
+        if not tables:
+            return
+        time = self._ask_time()
         rest = [table for table in tables if table > place.after]
         if not place.after or not rest:
-            now_s = self._clock.time_us() / 1e6
-            sweep = now_s - place.swept_at_s >= sweep_every_s - _SCHEDULE_JITTER_S
-            place = _Round("", sweep, now_s if sweep else place.swept_at_s)
+            sweep = time.now_s - place.swept_at_s >= sweep_every_s - _SCHEDULE_JITTER_S
+            place = _Round("", sweep, time.now_s if sweep else place.swept_at_s)
             rest = tables
         for number, table in enumerate(rest):
             place = replace(place, after=table)
             if number == 0:
                 self._save_round(place)
-            yield self._maintain(table, sweep=place.sweep, until_s=until_s)
+            yield self._maintain(table, time, sweep=place.sweep, until_s=until_s)
             if self._clock.monotonic() >= until_s:
                 break
         if len(rest) > 1:
@@ -231,6 +328,21 @@ class Maintainer:
 
     def _save_round(self, place: _Round) -> None:
         self._store.put(ROUND_PATH, json.dumps(asdict(place)).encode())
+
+    def _ask_time(self) -> _Time:
+        """The store's time, from what it says of an object that it has just taken.
+
+        Used for the whole run: a time that is too early removes less.
+        """
+        self._store.put(TIME_PATH, b"")
+        local_s = self._clock.time_us() / 1e6
+        for info in self._store.list(TIME_PATH.rpartition("/")[0]):
+            if info.path == TIME_PATH:
+                return _Time(info.modified_s, local_s - info.modified_s)
+        msg = (
+            f"{self._store.uri}/{TIME_PATH} was written and is not listed: without the store's time nothing is removed."
+        )
+        raise StoreError(msg)
 
     def watch(self, interval_s: float, stop: threading.Event) -> Iterator[list[Report]]:
         """Runs every ``interval_s`` until ``stop`` is set, and yields each run's reports.
@@ -259,35 +371,115 @@ class Maintainer:
         for topic in self._topics:
             try:
                 metadata = DeltaLog(self._store, topic, clock=self._clock).load().metadata
-                partitions = int(metadata.configuration.get(PARTITIONS_KEY, "1"))
-            except UnsupportedTable:
-                partitions = 1  # whoever wrote that entry must not keep the others from their turn: see _maintain
+            except (StoreUnavailable, AccessDenied, BucketNotFound):
+                raise
+            except (UnsupportedTable, StoreError):
+                # A damaged log must keep neither the others from their turn nor this one from being reported.
+                tables += [name for name in self._store.folders() if is_table(name) and split_table(name)[0] == topic]
+                continue
+            partitions = int(metadata.configuration.get(PARTITIONS_KEY, "1"))
             tables += [partition_table(topic, number) for number in range(partitions)]
         return tables
 
-    def _maintain(self, table: str, *, sweep: bool, until_s: float = math.inf) -> Report:
-        work = _Work(table, until_s)
+    def _maintain(self, table: str, time: _Time, *, sweep: bool, until_s: float = math.inf) -> Report:
+        work = _Work(table, until_s, time)
         log = DeltaLog(self._store, table, clock=self._clock)
         steps = [("checkpoint", self._checkpoint), ("log clean-up", self._clean_log)]
         if sweep:
             steps.append(("orphans", self._sweep))
-        for name, step in steps:
-            try:
-                step(log, work)
-            except TopicNotFound:
-                work.skipped.append("no table")
-                break
-            except BrokerlessError as error:
-                work.skipped.append(f"{name}: {error}")
+        name = "log"
+        try:
+            end = self._find_end(log)
+            for name, step in steps:
+                try:
+                    step(log, end, work)
+                except (LogIncomplete, _NotOurs):
+                    raise  # of such a table nothing is touched
+                except BrokerlessError as error:
+                    work.skipped.append(f"{name}: {error}")
+        except TopicNotFound:
+            work.skipped.append(NO_TABLE)
+        except _NotOurs:
+            work.skipped.append(NOT_OURS)
+        except LogIncomplete as error:
+            work.skipped.append(f"{name}: LogIncomplete: {error}")
+        except BrokerlessError as error:
+            work.skipped.append(f"{name}: {error}")
         return work.report()
 
-    def _checkpoint(self, log: DeltaLog, work: _Work) -> None:
-        last = log.checkpoint_version()
-        try:
-            head = log.head()
-        except TopicDeleted:
-            return  # its log does not grow any more
-        if head - (-1 if last is None else last) < self._checkpoint_every:
+    def _find_end(self, log: DeltaLog) -> _End:
+        """Looks from the last checkpoint on, by a listing, for the end of the log and for holes before it.
+
+        Raises:
+            TopicNotFound: there is no log.
+            LogIncomplete: an entry is missing.
+        """
+        missing = 0
+        for attempt in range(_LOOKS):
+            hint = log.checkpoint_version()
+            end, missing = self._list_end(log, hint)
+            if end is not None:
+                return end
+            # A listing is not one instant: the entry may have come after its place was listed. Or it was cleaned up.
+            if not self._store.exists(log.entry_path(missing)) and log.checkpoint_version() == hint:
+                break
+            self._clock.backoff(attempt)
+        raise _incomplete(log, missing)
+
+    def _list_end(self, log: DeltaLog, hint: int | None) -> tuple[_End | None, int]:
+        """Where the log ends; or None and the first entry that is missing."""
+        folder = f"{log.table}/_delta_log"
+        last = -1 if hint is None else hint
+        begins, checkpoint = hint is not None, -1
+        gap: int | None = None
+        for version, info in self._versioned(folder, after=None if hint is None else log.entry_path(hint)):
+            if ".checkpoint." in info.path:
+                checkpoint = max(checkpoint, version)
+            if version <= last or not _ENTRY.fullmatch(info.path):
+                continue
+            if gap is None and version != last + 1:
+                gap = last + 1
+            begins |= version == 0
+            last = version
+        if last < 0 and checkpoint < 0:
+            raise TopicNotFound(log.uri)
+        if not begins:  # the hint was lost after clean-up: as ``DeltaLog.load``, which takes the last checkpoint
+            return self._list_end(log, checkpoint) if checkpoint >= 0 else (None, 0)
+        return (_End(hint, last), 0) if gap is None else (None, gap)
+
+    def _load(self, log: DeltaLog, end: _End, *, with_files: bool = False) -> TableState:
+        """The state; every entry behind the checkpoint has been read in full."""
+        state = log.load(with_files=with_files)
+        if state.version < end.last:
+            raise _incomplete(log, state.version + 1)
+        return state
+
+    def _rules(self, log: DeltaLog, metadata: Metadata) -> _Rules:
+        properties = metadata.configuration
+        sparks = properties.get(ENGINE_KEY) == "delta"
+        if not (sparks or PARTITIONS_KEY in properties or self._topics is not None):
+            raise _NotOurs(NOT_OURS)
+        kit = PARTITIONS_KEY in properties and not sparks
+        # A time that cannot be read is for ever. Our own topics have no properties but those that somebody gave them.
+        keep_log_s = _interval_s(properties, "delta.logRetentionDuration", 0.0 if kit else DELTA_LOG_RETENTION_S)
+        if properties.get("delta.enableExpiredLogCleanup", "true").lower() != "true":
+            keep_log_s = math.inf
+        retention = "delta.deletedFileRetentionDuration"
+        return _Rules(
+            kit,
+            max(self._log_retention_s, keep_log_s),
+            max(self._grace_s, _interval_s(properties, retention, TOMBSTONE_RETENTION_S)),
+            _interval_s(properties, retention, 0.0 if kit else TOMBSTONE_RETENTION_S),
+        )
+
+    def _checkpoint(self, log: DeltaLog, end: _End, work: _Work) -> None:
+        if end.last - (-1 if end.hint is None else end.hint) < self._checkpoint_every:
+            return
+        if abs(work.time.ahead_s) > _CLOCK_OFF_S:
+            work.skipped.append(
+                f"checkpoint: this machine's clock is {work.time.ahead_s:+.0f} s off the store's, and tombstones are "
+                "dropped by it; set the clock"
+            )
             return
         try:
             from deltalake import DeltaTable
@@ -295,20 +487,25 @@ class Maintainer:
         except ImportError:
             work.skipped.append("checkpoint: deltalake is not installed; install brokerless with its extra 'local'")
             return
+        # Read by us before: delta-rs takes an entry that was cut at the end of a line for one with fewer files.
+        state = self._load(log, end)
+        if state.metadata.deleted:
+            return  # its log does not grow any more
+        self._rules(log, state.metadata)
         options = {} if self._settings is None else storage_options(self._settings)
         try:
-            table = DeltaTable(f"{self._store.uri}/{log.table}", storage_options=options)
+            table = DeltaTable(f"{self._store.uri}/{log.table}", version=state.version, storage_options=options)
             table.create_checkpoint()
         except (DeltaError, OSError) as error:
             work.skipped.append(f"checkpoint: {str(error).splitlines()[0][:300]}")
             return
         work.checkpoint = table.version()
 
-    def _clean_log(self, log: DeltaLog, work: _Work) -> None:
+    def _clean_log(self, log: DeltaLog, end: _End, work: _Work) -> None:
         hint = log.checkpoint_version()
         if hint is None:
             return
-        now_s = self._clock.time_us() / 1e6
+        now_s = work.time.now_s
         folder = f"{log.table}/_delta_log"
         settled = -1
         # The hint's own checkpoint first: on a quiet topic it is the only one.
@@ -317,42 +514,59 @@ class Maintainer:
                 break
             if ".checkpoint." in info.path and now_s - info.modified_s >= self._settle_s:
                 settled = hint
-        expired: list[tuple[int, ObjectInfo]] = []
+        retention_s = self._log_retention_s
+        old: list[tuple[int, ObjectInfo]] = []
         for version, info in self._versioned(folder):
             # Only a prefix goes: readers and ``earliest`` rely on presence going from no to yes once.
-            if version >= hint or now_s - info.modified_s < self._log_retention_s:
+            if version >= hint or now_s - info.modified_s < retention_s:
                 break
-            if ".checkpoint." in info.path:
-                settled = max(settled, version)  # older than the retention, so it has settled too
-            expired.append((version, info))
-        gone = [info for version, info in expired if version < settled]
+            old.append((version, info))
+        while True:
+            expired = list(takewhile(lambda found: now_s - found[1].modified_s >= retention_s, old))  # noqa: B023
+            # A checkpoint that is older than the retention has settled, too.
+            base = max([settled, *(version for version, info in expired if ".checkpoint." in info.path)])
+            gone = [info for version, info in expired if version < base]
+            if not gone:
+                return
+            # What is to stand for them is read before they go: with a damaged one the table would be lost.
+            checkpoint = read_checkpoint(self._store, log.table, base, with_files=False)
+            if checkpoint is None:
+                msg = f"{log.uri}: checkpoint {base} is not whole, so the entries below it stay."
+                raise StoreError(msg)
+            rules = self._rules(log, checkpoint.metadata)
+            if rules.log_retention_s <= retention_s:
+                break
+            retention_s = rules.log_retention_s
         for batch in self._in_time(_batches(gone), work):
             self._store.delete([info.path for info in batch])
-            work.entries_removed += sum(info.path.endswith(".json") for info in batch)
+            work.entries_removed += sum(bool(_ENTRY.fullmatch(info.path)) for info in batch)
             work.bytes_removed += sum(info.size for info in batch)
 
-    def _sweep(self, log: DeltaLog, work: _Work) -> None:
-        now_s = self._clock.time_us() / 1e6
+    def _sweep(self, log: DeltaLog, end: _End, work: _Work) -> None:
+        now_s = work.time.now_s
         # The objects first, the log second: what is committed in between is then seen as live.
-        found = self._in_time(self._data_objects(log.table), work)
-        old = [info for info in found if now_s - info.modified_s >= self._grace_s]
-        marks = self._store.list(f"{log.table}/{REMOVALS}")
-        if left := [mark.path for mark in marks if now_s - mark.modified_s >= REMOVAL_VALID_S]:
-            self._store.delete(left)
-        if not old:
-            return
-        state = log.load(with_files=True)
-        check_supported(state.protocol, state.metadata, table=log.uri)
-        horizon_ms = self._horizon_ms(log, state)
-        live, version = set(state.files), state.version
+        found = list(self._in_time(self._data_objects(log.table), work))
         skip = len(log.table) + 1
-        garbage = [info for info in old if self._is_garbage(info, info.path[skip:], state, now_s, horizon_ms)]
+        inner = tuple({info.path[: at + 1] for info in found if (at := info.path.find("/_delta_log/", skip)) > 0})
+        old = [i for i in found if now_s - i.modified_s >= self._grace_s and not i.path.startswith(inner)]
+        marks = self._store.list(f"{log.table}/{REMOVALS}")
+        left = [mark.path for mark in marks if now_s - mark.modified_s >= REMOVAL_VALID_S]
+        if not old and not left:
+            return
+        state = self._load(log, end, with_files=True)
+        rules = self._rules(log, state.metadata)
+        if left:
+            self._store.delete(left)
+        check_supported(state.protocol, state.metadata, table=log.uri)
+        horizon = self._horizon(log, state, now_s)
+        live, version = set(state.files), state.version
+        garbage = [info for info in old if self._is_garbage(info, info.path[skip:], state, rules, horizon)]
         for batch in self._in_time(_batches(garbage), work):
             mark = f"{log.table}/{REMOVALS}/{self._clock.uuid()}"
             self._store.put(mark, b"")
             # Once more, right before: a producer may have slept for the whole grace time and committed just now.
             try:
-                for entry in log.read_from(version + 1):
+                for entry in self._read_behind(log, version):
                     live.update(add.path for add in entry.adds)
                     version = entry.version
             except BrokerlessError:
@@ -366,6 +580,22 @@ class Maintainer:
             work.bytes_removed += sum(info.size for info in doomed)
             self._store.delete([mark])
 
+    def _read_behind(self, log: DeltaLog, version: int) -> Iterator[Entry]:
+        """The entries behind a version, up to an end that the listing agrees with.
+
+        Raises:
+            LogIncomplete: one is missing.
+        """
+        listed = version
+        for found, info in self._versioned(f"{log.table}/_delta_log", after=log.entry_path(version)):
+            if _ENTRY.fullmatch(info.path):
+                listed = max(listed, found)
+        for entry in log.read_from(version + 1):
+            version = entry.version
+            yield entry
+        if version < listed:
+            raise _incomplete(log, version + 1)
+
     def _in_time(self, items: Iterable[_T], work: _Work) -> Iterator[_T]:
         for done, item in enumerate(items):
             if self._clock.monotonic() >= work.until_s:
@@ -373,26 +603,38 @@ class Maintainer:
                 raise _NoTimeLeft(msg)
             yield item
 
-    def _is_garbage(self, info: ObjectInfo, path: str, state: TableState, now_s: float, horizon_ms: float) -> bool:
+    def _is_garbage(self, info: ObjectInfo, path: str, state: TableState, rules: _Rules, horizon: _Horizon) -> bool:
         """Whether no entry that a reader can still meet names this object, which is past the grace time."""
         if path in state.files:
             return False
         removed_ms = state.tombstones.get(path)
         if state.metadata.deleted:
             # Nothing can be committed behind the end of this log; the newest tombstones are the topic's own end.
-            return now_s - state.timestamp_ms / 1000 >= self._grace_s
+            return horizon.now_s - horizon.ended_s >= (self._grace_s if rules.kit else rules.foreign_grace_s)
+        age_s = horizon.now_s - info.modified_s
+        # Objects come before their entries, so the entry that adds this one was older than all that are there.
+        unreachable = info.modified_s < horizon.stored_s
         if removed_ms is not None:
-            return removed_ms < horizon_ms
-        age_s = now_s - info.modified_s
-        never_committed = age_s < _tombstone_retention_s(state) - self._skew_s
-        return never_committed or info.modified_s * 1000 < horizon_ms
+            return unreachable and removed_ms < min(horizon.written_ms, (horizon.now_s - rules.removed_s) * 1000)
+        if _PROBE.fullmatch(path):
+            return rules.kit
+        if rules.kit and _OF_THE_KIT.fullmatch(path) and age_s < _tombstone_retention_s(state) - self._skew_s:
+            return True
+        return unreachable and age_s >= rules.foreign_grace_s
 
-    def _horizon_ms(self, log: DeltaLog, state: TableState) -> float:
-        """Commits before this moment are out of every reader's reach: the time of the oldest retained entry."""
+    def _horizon(self, log: DeltaLog, state: TableState, now_s: float) -> _Horizon:
+        first = state.version if state.metadata.deleted else state.metadata.first_version
+        # By a listing, not by trying: a hole must not pass for the log's beginning.
+        found = self._versioned(f"{log.table}/_delta_log", after=log.entry_path(first - 1) if first else None)
+        version, info = next(((v, i) for v, i in found if _ENTRY.fullmatch(i.path)), (-1, None))
+        if info is None:
+            return _Horizon(now_s)
         if state.metadata.deleted:
-            return 0.0
-        oldest = log.read(log.earliest())
-        return (oldest.timestamp_ms if oldest else state.timestamp_ms) - self._skew_s * 1000
+            return _Horizon(now_s, ended_s=info.modified_s)
+        entry = log.read(version)
+        if entry is None:  # cleaned up meanwhile
+            return _Horizon(now_s)
+        return _Horizon(now_s, info.modified_s - self._skew_s, entry.timestamp_ms - self._skew_s * 1000)
 
     def _versioned(self, folder: str, *, after: str | None = None) -> Iterator[tuple[int, ObjectInfo]]:
         """Entries and checkpoints of a log with their versions, oldest first."""
@@ -404,7 +646,10 @@ class Maintainer:
                 yield int(name[:20]), info
 
     def _data_objects(self, table: str) -> Iterator[ObjectInfo]:
-        """The Parquet objects below a table, its log left out (and, where names are in order, not even listed)."""
+        """The Parquet objects below a table, what is left of probes, and the logs of tables inside of it.
+
+        Its own log is left out (and, where names are in order, not even listed).
+        """
         log = f"{table}/_delta_log/"
         after: str | None = None
         while True:
@@ -413,8 +658,9 @@ class Maintainer:
                     if after is None and self._listed_by_name:
                         break
                     continue
-                parts = info.path.removeprefix(f"{table}/").split("/")
-                if parts[-1].endswith(".parquet") and not any(part.startswith(("_", ".")) for part in parts):
+                path = info.path.removeprefix(f"{table}/")
+                hidden = any(part.startswith(("_", ".")) for part in path.split("/"))
+                if (path.endswith(".parquet") and not hidden) or _PROBE.fullmatch(path) or "/_delta_log/" in path:
                     yield info
             else:
                 return
@@ -457,12 +703,21 @@ def storage_options(settings: Settings) -> dict[str, str]:
     return {key: value for key, value in values.items() if value is not None}
 
 
+@dataclass(frozen=True, slots=True)
+class _Time:
+    """The store's time at the beginning of a run, and how far this machine's clock is ahead of it."""
+
+    now_s: float
+    ahead_s: float
+
+
 @dataclass(slots=True)
 class _Work:
     """A report in the making."""
 
     table: str
     until_s: float
+    time: _Time
     checkpoint: int | None = None
     entries_removed: int = 0
     objects_removed: int = 0
@@ -485,10 +740,24 @@ def _batches(found: list[ObjectInfo]) -> Iterator[list[ObjectInfo]]:
         yield found[start : start + _DELETE_BATCH]
 
 
+def _incomplete(log: DeltaLog, version: int) -> LogIncomplete:
+    return LogIncomplete(
+        f"Entry {version} of the log of {log.uri} is missing although later ones are there, so nothing of the table "
+        "was written or removed. Restore the entry, or wait for the replica; 'brokerless verify' shows more.",
+        version=version,
+    )
+
+
 def _tombstone_retention_s(state: TableState) -> float:
     """For how long checkpoints of this table keep tombstones. 0, the careful answer, if its property is unreadable."""
-    text = state.metadata.configuration.get("delta.deletedFileRetentionDuration")
+    kept_s = _interval_s(state.metadata.configuration, "delta.deletedFileRetentionDuration", TOMBSTONE_RETENTION_S)
+    return kept_s if kept_s < math.inf else 0.0
+
+
+def _interval_s(properties: Mapping[str, str], name: str, default_s: float) -> float:
+    """A time in a table's properties; for ever if it cannot be read."""
+    text = properties.get(name)
     if text is None:
-        return TOMBSTONE_RETENTION_S
-    match = re.fullmatch(r"interval\s+(\d+)\s+([a-z]+?)s?", text.strip().lower())
-    return int(match[1]) * _UNITS.get(match[2], 0) if match else 0.0
+        return default_s
+    match = re.fullmatch(r"(?:interval\s+)?(\d+)\s+([a-z]+?)s?", text.strip().lower())
+    return int(match[1]) * _UNITS[match[2]] if match and match[2] in _UNITS else math.inf

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from infra.storage import Storage
 
 _READ: Final = ("s3:GetObject",)
-_APPEND: Final = ("s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:PutObject")
+_APPEND: Final = ("s3:AbortMultipartUpload", "s3:GetObject", "s3:PutObject")
+_REMOVE: Final = ("s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:PutObject")
 _MOST_LISTED: Final = 10
 
 _OBJECTS = "A table is all objects below its name; their names are not known before they are written."
@@ -47,25 +48,25 @@ def allow_reading(role: iam.Role, storage: Storage, tables: Iterable[str]) -> No
 
 
 def allow_appending(role: iam.Role, storage: Storage, tables: Iterable[str]) -> None:
-    """Committing to these tables, which takes reading them, and removing a file that could not be committed."""
+    """Committing to these tables, which takes reading them. Writers remove nothing: maintenance alone does."""
     _allow(role, storage, tables, _APPEND)
 
 
 def allow_maintaining(role: iam.Role, storage: Storage) -> None:
     """All objects of all topics, deleted ones too, whose names nobody configures any more."""
     why = "It cleans up every table below the root, also those of deleted topics."
-    _allow_prefixes(role, storage, [TOPICS], _APPEND, why)
+    _allow_prefixes(role, storage, [TOPICS], _REMOVE, why)
 
 
 def allow_state(role: iam.Role, storage: Storage) -> None:
     """The controller's records."""
-    _allow_prefixes(role, storage, [STATE], _APPEND, "One record a pipeline, below a prefix of the controller's own.")
+    _allow_prefixes(role, storage, [STATE], _REMOVE, "One record a pipeline, below a prefix of the controller's own.")
 
 
 def allow_scratch(role: iam.Role, storage: Storage, prefix: str) -> None:
     """Reading, writing and deleting below a prefix of the scratch bucket."""
     objects = f"{storage.scratch_arn}/{prefix}/*"
-    role.add_to_policy(iam.PolicyStatement(actions=list(_APPEND), resources=[objects]))
+    role.add_to_policy(iam.PolicyStatement(actions=list(_REMOVE), resources=[objects]))
     role.add_to_policy(
         iam.PolicyStatement(
             actions=["s3:ListBucket"],

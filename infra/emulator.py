@@ -13,7 +13,7 @@ buckets keep their tags          the CDK's function that empties buckets takes n
 buckets go only when empty       nobody would notice that they are not emptied
 ``Custom::S3AutoDeleteObjects``  that function needs the AWS SDK for JavaScript; here Python empties the bucket
 loopback counts as TLS           each bucket refuses plain HTTP, and the clients here speak nothing else
-more keys of conditions          policies on conditional PUTs and metrics' namespaces match never, or always
+more keys of conditions          policies on conditional PUTs, roles and metrics' namespaces match never, or always
 the owner may assume any role    a job's role trusts Glue alone, and on conditions that only a service's call fulfils
 metrics are taken from logs      functions write theirs to the log (EMF), where nobody reads them
 functions see their package      this interpreter's packages would hide what a package lacks
@@ -199,6 +199,7 @@ def _empty_buckets() -> None:
         bucket = boto3.resource("s3", endpoint_url=_endpoint()).Bucket(physical_id)
         tags = {tag["Key"]: tag["Value"] for tag in bucket.Tagging().tag_set}
         if tags.get("aws-cdk:auto-delete-objects") == "true":
+            bucket.Policy().delete()  # it lets only the function's role remove entries of logs
             bucket.object_versions.delete()
 
     _handlers()["Custom::S3AutoDeleteObjects"] = {"create": create, "update": update, "delete": delete}
@@ -233,6 +234,18 @@ def _complete_conditions() -> None:
             context["cloudwatch:namespace"] = _namespace(body)
         return context
 
+    # Of an assumed role AWS gives the role's name, here it is that of the session.
+    evaluator: Any = importlib.import_module("ministack.core.iam_evaluator")
+    resolve: Callable[[str, Any], Any] = evaluator._resolve_condition_key
+
+    def resolve_role(key: str, asked: Any) -> Any:
+        found = resolve(key, asked)
+        if key.lower() == "aws:principalarn" and ":assumed-role/" in str(found):
+            account, role = str(found).split(":")[4], str(found).split("/")[1]
+            return f"arn:aws:iam::{account}:role/{role}"
+        return found
+
+    evaluator._resolve_condition_key = resolve_role
     actions.s3_service_context = s3_context
     actions.request_tag_context = request_context
 

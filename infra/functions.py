@@ -89,6 +89,7 @@ class KitFunction(Construct):
         retries: int | None = None,
         package: Literal["core", "maintenance"] = "core",
         suffix: str = "",
+        role_name: str | None = None,
         description: str,
     ) -> None:
         """Makes the function.
@@ -105,6 +106,7 @@ class KitFunction(Construct):
             retries: of an event that failed; Lambda's own two if None.
             package: which package it needs.
             suffix: of the function's name, where a folder has several.
+            role_name: of its role, if a policy elsewhere names it.
             description: for people.
         """
         super().__init__(scope, construct_id)
@@ -115,6 +117,7 @@ class KitFunction(Construct):
             self,
             "Role",
             assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"),
+            role_name=role_name,
             description=f"Of the function {full_name}",
         )
         if platform.network:

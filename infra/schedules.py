@@ -15,6 +15,7 @@ from brokerless.local.example import ZONES
 from brokerless.maintenance import GRACE_S, SWEEP_EVERY_S
 from infra.access import allow_appending, allow_maintaining, allow_reading, topic_tables
 from infra.functions import KitFunction
+from infra.storage import maintenance_role
 
 if TYPE_CHECKING:
     from aws_cdk import aws_lambda as lambda_
@@ -61,6 +62,7 @@ class Maintenance(Construct):
             timeout=_MAINTENANCE_TIMEOUT,
             concurrency=1,
             retries=0,
+            role_name=maintenance_role(stage),
             description="Writes checkpoints and removes what no reader needs any more",
         )
         allow_maintaining(maintenance.role, storage)

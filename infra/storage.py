@@ -1,7 +1,8 @@
 """Where messages lie: the bucket of data, a scratch bucket, a bucket of access logs, and the key for all of them.
 
 Names of buckets follow from stage, account and region, so that other stacks, and people, know them. The data bucket
-enforces what the kit's guarantees rest on: an entry of a table's log can only be created, never written over.
+enforces what the kit's guarantees rest on: an entry of a table's log can only be created, never written over; and only
+maintenance, after the log retention, removes it.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class Storage(Construct):
         self.scratch_url = f"s3://{_name(stage, 'scratch')}"
         self.scratch_arn = f"arn:aws:s3:::{_name(stage, 'scratch')}"
         self._refuse_unconditional_commits()
+        self._refuse_all_but_maintenance()
 
     def _make_key(self) -> kms.Key:
         stage = self._stage
@@ -135,6 +137,39 @@ class Storage(Construct):
                 conditions={"Null": {"s3:if-none-match": "true"}, "Bool": {"s3:ObjectCreationOperation": "true"}},
             )
         )
+
+    def _refuse_all_but_maintenance(self) -> None:
+        # Whoever may delete an entry may put another in its place, and who may write a checkpoint, too: new readers
+        # believe it. By the role's name: it is in another stack, which comes later.
+        account = cdk.Aws.ACCOUNT_ID
+        maintenance = f"arn:aws:iam::{account}:role/{maintenance_role(self._stage)}"
+        removers = [maintenance]
+        if self._stage.auto_delete:
+            # The CDK's function that empties the bucket when the stage is destroyed.
+            provider = cdk.Stack.of(self).node.find_child("Custom::S3AutoDeleteObjectsCustomResourceProvider")
+            role = provider.node.find_child("Role")
+            assert isinstance(role, cdk.CfnElement)
+            removers.append(cdk.Fn.get_att(role.logical_id, "Arn").to_string())
+        log = f"{self.data_arn}/{TOPICS}/*/_delta_log"
+        for sid, actions, objects, allowed in (
+            ("OnlyMaintenanceRemovesLogEntries", ["s3:DeleteObject", "s3:DeleteObjectVersion"], "*", removers),
+            ("OnlyMaintenanceWritesCheckpoints", ["s3:PutObject"], "*checkpoint*", [maintenance]),
+        ):
+            self.data.add_to_resource_policy(
+                iam.PolicyStatement(
+                    sid=sid,
+                    effect=iam.Effect.DENY,
+                    principals=[iam.AnyPrincipal()],
+                    actions=actions,
+                    resources=[f"{log}/{objects}"],
+                    conditions={"ArnNotEquals": {"aws:PrincipalArn": allowed}},
+                )
+            )
+
+
+def maintenance_role(stage: StageConfig) -> str:
+    """The name of the role that alone may remove messages' objects. One a region: names of roles are the account's."""
+    return f"{stage.prefix}-maintenance-{cdk.Aws.REGION}"
 
 
 def _name(stage: StageConfig, what: str) -> str:

@@ -350,7 +350,8 @@ def maintain(
 ) -> None:
     """Maintain topics: checkpoints, log clean-up, removal of objects that no entry names.
 
-    Runs beside producers, pipelines and readers and never in their way.
+    Runs beside producers, pipelines and readers and never in their way. Other Delta tables are left alone unless you
+    name them; then their own retention times hold.
     """
     options = common(ctx, profile, root, as_json)
     settings = options.settings()
@@ -374,8 +375,11 @@ def maintain(
 
 def _show_round(reports: Sequence[MaintenanceReport], *, all_topics: bool, as_json: bool) -> bool:
     """Shows what was done; returns whether something could not be."""
-    # Below a root there may be folders that are nobody's table; only who names one wants to hear of it.
-    shown = [r for r in reports if not (all_topics and r.skipped == ("no table",))]
+    from brokerless.maintenance import NO_TABLE, NOT_OURS
+
+    # Below a root there may be folders that are nobody's table, or somebody else's; only who names one wants to hear of
+    # it.
+    shown = [r for r in reports if not (all_topics and r.skipped in {(NO_TABLE,), (NOT_OURS,)})]
     if as_json:
         print_json([dataclasses.asdict(r) for r in shown])
     elif shown:

@@ -176,7 +176,7 @@ def maintain(args: argparse.Namespace, stop: threading.Event) -> None:
     while not stop.wait(1.0):
         try:
             # An orphan, as a producer leaves it that dies between upload and commit: something to sweep in each round.
-            open_store(settings).put(f"{TOPIC}/part-{SYSTEM.uuid()}.parquet", b"nobody names me")
+            open_store(settings).put(f"{TOPIC}/part-{SYSTEM.uuid()}.{0:08x}.snappy.parquet", b"nobody names me")
             reports = maintainer.run_once()
         except BrokerlessError as error:
             _say("error", error=f"{type(error).__name__}: {error}")

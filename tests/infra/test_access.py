@@ -13,7 +13,7 @@ from tests.infra.templates import ACCOUNT, REGION, allowed, data, statements, te
 if TYPE_CHECKING:
     from tests.infra.conftest import Synthesised
 
-APPEND = ["s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:PutObject"]
+APPEND = ["s3:AbortMultipartUpload", "s3:GetObject", "s3:PutObject"]
 SCRATCH = f"arn:aws:s3:::brokerless-%s-scratch-{ACCOUNT}-{REGION}/%s/timezone-etl/*"
 
 # What AWS's service authorisation reference lists without resources.
@@ -115,6 +115,13 @@ def test_only_maintenance_reaches_all_tables(app: Synthesised, request: pytest.F
         for name in app.resources(stack, "AWS::IAM::Role"):
             if not name.startswith("Maintenance"):
                 assert everything not in allowed(app, name, "s3:PutObject"), name
+
+
+def test_nobody_but_maintenance_removes_messages(app: Synthesised) -> None:
+    for stack in app.templates:
+        for name in app.resources(stack, "AWS::IAM::Role"):
+            removable = {one for one in allowed(app, name, "s3:DeleteObject") if "/topics" in one}
+            assert bool(removable) == name.startswith("Maintenance"), name
 
 
 def test_the_controllers_records_are_out_of_the_topics(dev: Synthesised) -> None:

@@ -272,7 +272,8 @@ def test_a_role_may_do_what_its_part_does_and_nothing_else(cloud: Cloud) -> None
     for credentials, topic in ((job, UNIFIED), (job, dead_letters(UNIFIED)), (ingest, dead_letters(NEW_YORK))):
         store, path = open_store(cloud.settings(credentials)), f"{topic}/part-{uuid.uuid4()}.parquet"
         assert store.put_if_absent(path, b"x") == "created"
-        store.delete([path])
+        with pytest.raises(AccessDenied):  # maintenance alone removes
+            store.delete([path])
     assert describe_topic(open_store(cloud.settings(job)), NEW_YORK).name == NEW_YORK
     with pytest.raises(StoreError):
         describe_topic(open_store(cloud.settings(ingest)), UNIFIED)
@@ -286,6 +287,12 @@ def test_nobody_replaces_an_entry_of_a_log(cloud: Cloud) -> None:
         ingest.put_object(Bucket=place.netloc, Key=key, Body=b"{}")
     with pytest.raises(ingest.exceptions.ClientError, match="PreconditionFailed"):
         ingest.put_object(Bucket=place.netloc, Key=key, Body=b"{}", IfNoneMatch="*")
+    # Who could delete it could then put another in its place.
+    with pytest.raises(ingest.exceptions.ClientError, match="AccessDenied"):
+        ingest.delete_object(Bucket=place.netloc, Key=key)
+    hint = f"{place.path[1:]}/{NEW_YORK}/_delta_log/_last_checkpoint"
+    with pytest.raises(ingest.exceptions.ClientError, match="AccessDenied"):
+        ingest.put_object(Bucket=place.netloc, Key=hint, Body=b"{}")
 
 
 def test_the_job_may_send_metrics_of_this_stage_only(cloud: Cloud) -> None:

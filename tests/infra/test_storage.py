@@ -78,21 +78,51 @@ def test_no_lifecycle_rule_touches_messages(app: Synthesised) -> None:
     ]
 
 
-def test_a_log_entry_cannot_be_replaced(app: Synthesised) -> None:
-    denials = [
+def denied(app: Synthesised, sid: str) -> dict[str, Any]:
+    """A denial of the data bucket's policy."""
+    (denial,) = (
         statement
         for policy in app.resources("data", "AWS::S3::BucketPolicy").values()
         for statement in policy["PolicyDocument"]["Statement"]
-        if statement.get("Sid") == "LogEntriesAreCreatedNeverReplaced"
-    ]
-    (denial,) = denials
-    assert denial["Effect"] == "Deny"
+        if statement.get("Sid") == sid
+    )
+    assert (denial["Effect"], denial["Principal"]) == ("Deny", {"AWS": "*"})
+    return denial
+
+
+def test_a_log_entry_cannot_be_replaced(app: Synthesised) -> None:
+    denial = denied(app, "LogEntriesAreCreatedNeverReplaced")
     assert denial["Action"] == "s3:PutObject"
     assert text(denial["Resource"]).endswith(f"-data-{ACCOUNT}-{REGION}/topics/*/_delta_log/*.json")
     assert denial["Condition"] == {
         "Null": {"s3:if-none-match": "true"},
         "Bool": {"s3:ObjectCreationOperation": "true"},
     }
+
+
+def test_only_maintenance_removes_log_entries_and_writes_checkpoints(
+    app: Synthesised, request: pytest.FixtureRequest
+) -> None:
+    stage = request.node.callspec.params["app"]
+    name = f"brokerless-{stage}-maintenance-{REGION}"
+    (role,) = (one for one in app.resources("streams", "AWS::IAM::Role").values() if text(one.get("RoleName")) == name)
+    assert "Of the function" in role["Description"]
+    maintenance = f"arn:aws:iam::{ACCOUNT}:role/{name}"
+    log = f"arn:aws:s3:::brokerless-{stage}-data-{ACCOUNT}-{REGION}/topics/*/_delta_log"
+
+    removal = denied(app, "OnlyMaintenanceRemovesLogEntries")
+    assert removal["Action"] == ["s3:DeleteObject", "s3:DeleteObjectVersion"]
+    assert text(removal["Resource"]) == f"{log}/*"
+    allowed = texts(removal["Condition"]["ArnNotEquals"]["aws:PrincipalArn"])
+    assert allowed[0] == maintenance
+    # A stage whose data goes with it must be able to go.
+    assert [one.startswith("<CustomS3AutoDeleteObjects") for one in allowed[1:]] == [True] * (
+        stage in {"dev", "staging"}
+    )
+
+    writing = denied(app, "OnlyMaintenanceWritesCheckpoints")
+    assert (writing["Action"], text(writing["Resource"])) == ("s3:PutObject", f"{log}/*checkpoint*")
+    assert texts(writing["Condition"]["ArnNotEquals"]["aws:PrincipalArn"]) == [maintenance]
 
 
 @pytest.mark.parametrize(("stage", "policy"), [("dev", "Delete"), ("prod", "Retain")])

@@ -196,7 +196,7 @@ def test_maintenance_does_its_work_and_reports_it(
     with Producer("a", partition=1, settings=settings) as producer:
         for n in range(5):
             producer.send([{"n": n}])
-    store.put("a/part-orphan.snappy.parquet", b"1234567")
+    store.put("a/part-orphan.00000000.snappy.parquet", b"1234567")
     store.put("b/rubbish", b"x")
     function = load("maintenance", maintenance_environment(settings))
     hurried = Maintainer(settings=settings, checkpoint_every=5, grace_s=0, unsafe_no_minimum=True)
@@ -260,7 +260,7 @@ def memory() -> FakeStore:
     store = FakeStore(FakeClock())
     for name in ("a", "b", "c"):
         create_topic(store, name, N, clock=store.clock)
-        store.put(f"{name}/part-orphan.parquet", b"x")
+        store.put(f"{name}/part-orphan.00000000.snappy.parquet", b"x")
     advance(store, 7200)
     return store
 
@@ -301,8 +301,8 @@ def test_orphans_are_looked_for_only_when_it_is_time(memory: FakeStore) -> None:
     swept: list[int] = []
     for _ in range(7):  # each five minutes, a few seconds early
         swept.append(sum(objects for _, objects in run_round(memory)))
-        memory.put("a/part-orphan.parquet", b"x")
-        memory.modified["a/part-orphan.parquet"] -= 7200
+        memory.put("a/part-orphan.00000000.snappy.parquet", b"x")
+        memory.modified["a/part-orphan.00000000.snappy.parquet"] -= 7200
         advance(memory, 295)
     assert swept == [3, 0, 0, 1, 0, 0, 1]
 
@@ -325,7 +325,7 @@ def test_a_step_that_takes_too_long_is_cut_and_the_next_table_comes_first(memory
     (report,) = maintainer.run_round(until_s=until_s, sweep_every_s=900)
     assert (report.table, report.objects_removed) == ("a", 0)
     assert "orphans: the time was over after 0" in report.skipped[0]
-    assert "a/part-orphan.parquet" in memory.objects
+    assert "a/part-orphan.00000000.snappy.parquet" in memory.objects
     memory.on_get = None
     assert run_round(memory) == [("b", 1), ("c", 1)]
 
@@ -346,7 +346,7 @@ def test_a_place_that_cannot_be_noted_stops_before_anything_is_done(
     monkeypatch.setattr(memory, "put", refuse)
     with pytest.raises(StoreUnavailable):
         run_round(memory)
-    assert "a/part-orphan.parquet" in memory.objects
+    assert "a/part-orphan.00000000.snappy.parquet" in memory.objects
 
 
 def test_a_root_without_tables_costs_two_requests(store: Store) -> None:

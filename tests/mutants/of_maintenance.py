@@ -12,8 +12,8 @@ MUTANTS: Final = (
     Mutant(
         "orphans have a time of grace",
         _FILE,
-        "        old = [info for info in found if now_s - info.modified_s >= self._grace_s]",
-        "        old = list(found)",
+        "        old = [i for i in found if now_s - i.modified_s >= self._grace_s and not i.path.startswith(inner)]",
+        "        old = [i for i in found if not i.path.startswith(inner)]",
         "An object on its way to its commit is removed, and the commit names nothing.",
         Sim(),
     ),
@@ -46,15 +46,15 @@ MUTANTS: Final = (
     Mutant(
         "a removed file stays while an entry that adds it can be read",
         _FILE,
-        "            return removed_ms < horizon_ms\n",
-        "            return True\n",
+        "            return unreachable and removed_ms < min(",
+        "            return True or removed_ms < min(",
         "A reader that is behind a compaction meets an entry whose object is gone.",
         by_tests("unit/test_maintenance", "test_a_removed_file_stays_while_an_entry_that_adds_it_can_be_read"),
     ),
     Mutant(
         "a file older than tombstones stays while an entry may name it",
         _FILE,
-        "        return never_committed or info.modified_s * 1000 < horizon_ms\n",
+        "        return unreachable and age_s >= rules.foreign_grace_s\n",
         "        return True\n",
         "The same, where the checkpoint has dropped the tombstone.",
         by_tests(
@@ -64,7 +64,7 @@ MUTANTS: Final = (
     Mutant(
         "entries stay for the log retention",
         _FILE,
-        "            if version >= hint or now_s - info.modified_s < self._log_retention_s:",
+        "            if version >= hint or now_s - info.modified_s < retention_s:",
         "            if version >= hint:",
         "Readers that are a minute behind are thrown out.",
         Sim(),
@@ -72,8 +72,8 @@ MUTANTS: Final = (
     Mutant(
         "entries that the hint leads to stay",
         _FILE,
-        "            if version >= hint or now_s - info.modified_s < self._log_retention_s:",
-        "            if now_s - info.modified_s < self._log_retention_s:",
+        "            if version >= hint or now_s - info.modified_s < retention_s:",
+        "            if now_s - info.modified_s < retention_s:",
         "After a maintainer was killed between a checkpoint and its hint, an old version passes for the head.",
         by_tests(
             "faults/test_safeguards",
@@ -91,8 +91,8 @@ MUTANTS: Final = (
     Mutant(
         "entries go only below a settled checkpoint",
         _FILE,
-        "        gone = [info for version, info in expired if version < settled]",
-        "        gone = [info for version, info in expired]",
+        "            gone = [info for version, info in expired if version < base]",
+        "            gone = [info for version, info in expired]",
         "The same, and where a checkpoint was lost nobody can open the table any more.",
         by_tests("unit/test_maintenance", "test_entries_go_when_they_are_old_and_below_a_settled_checkpoint"),
     ),
@@ -107,9 +107,51 @@ MUTANTS: Final = (
     Mutant(
         "a deleted topic's objects have a time of grace",
         _FILE,
-        "            return now_s - state.timestamp_ms / 1000 >= self._grace_s\n",
-        "            return True\n",
+        "            return horizon.now_s - horizon.ended_s >= (",
+        "            return True or (",
         "A reader that is in the middle of its last poll does not get its messages.",
         by_tests("unit/test_maintenance", "test_files_of_a_deleted_topic_go_after_the_grace_time_and_its_log_stays"),
+    ),
+    Mutant(
+        "the listing of a log says where it ends",
+        _FILE,
+        "            if gap is None and version != last + 1:\n                gap = last + 1\n",
+        "",
+        "One entry that is missing, and everything that was committed behind it is removed.",
+        by_tests("unit/test_maintenance", "test_of_a_log_with_a_hole_behind_its_checkpoint_nothing_is_cleaned_up"),
+    ),
+    Mutant(
+        "the last look before a removal looks behind holes",
+        _FILE,
+        "        if version < listed:\n            raise _incomplete(log, version + 1)\n",
+        "",
+        "The same, where the hole comes while a sweep goes on.",
+        by_tests("unit/test_maintenance", "test_a_hole_that_comes_while_the_sweep_goes_on_is_noticed"),
+    ),
+    Mutant(
+        "the store's time decides",
+        _FILE,
+        "                return _Time(info.modified_s, local_s - info.modified_s)\n",
+        "                return _Time(local_s, 0.0)\n",
+        "A maintainer whose clock is a day ahead removes what producers are about to commit.",
+        by_tests("unit/test_maintenance", "test_the_maintainers_clock_decides_nothing"),
+    ),
+    Mutant(
+        "tables of others are left alone",
+        _FILE,
+        "        if not (sparks or PARTITIONS_KEY in properties or self._topics is not None):\n",
+        "        if False:\n",
+        "Another team's table beside the topics loses its history to our retention.",
+        by_tests("unit/test_maintenance", "test_tables_of_others_are_left_alone_unless_they_are_named"),
+    ),
+    Mutant(
+        "objects of other engines have their own time",
+        _FILE,
+        "        if rules.kit and _OF_THE_KIT.fullmatch(path) and age_s <",
+        "        if age_s <",
+        "The objects of a Spark batch that has run for two hours are gone when it commits.",
+        by_tests(
+            "unit/test_maintenance", "test_what_another_engine_uploads_to_a_topic_stays_until_no_entry_can_name_it"
+        ),
     ),
 )

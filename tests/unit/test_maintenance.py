@@ -12,7 +12,7 @@ from brokerless.consumer import Consumer
 from brokerless.entries import Add, build_entry
 from brokerless.errors import ConfigError, StoreUnavailable, TopicNotFound
 from brokerless.log import DeltaLog
-from brokerless.maintenance import SETTLE_S, SWEEP_EVERY_S, Maintainer, storage_options
+from brokerless.maintenance import NOT_OURS, SETTLE_S, SWEEP_EVERY_S, Maintainer, storage_options
 from brokerless.producer import Producer
 from brokerless.settings import Settings
 from brokerless.topics import Schema
@@ -22,6 +22,8 @@ from tests.support.fakes import FakeClock, FakeStore
 
 SCHEMA = Schema.parse("n long")
 HOUR, DAY = 3600, 86400
+ORPHAN = f"part-orphan.{0:08x}.snappy.parquet"  # a name as this kit gives it
+FOREIGN = "part-00000-c000.snappy.parquet"
 
 
 @pytest.fixture
@@ -32,7 +34,7 @@ def store(clock: FakeClock) -> FakeStore:
 
 
 def maintainer(store: FakeStore, **more: Any) -> Maintainer:
-    return Maintainer(store=store, clock=store.clock, checkpoint_every=10**9, **{"topics": ["t"], **more})
+    return Maintainer(store=store, clock=store.clock, **{"topics": ["t"], "checkpoint_every": 10**9, **more})
 
 
 def send(store: FakeStore, *numbers: int) -> None:
@@ -111,7 +113,7 @@ def test_on_a_busy_topic_an_older_checkpoint_serves(store: FakeStore, clock: Fak
     assert len(log_of(store).load(with_files=True).files) == 3
 
 
-@pytest.mark.parametrize("short", [{"log_retention_s": HOUR - 1}, {"grace_s": 60}, {"checkpoint_every": 0}])
+@pytest.mark.parametrize("short", [{"log_retention_s": HOUR - 1}, {"grace_s": HOUR - 1}, {"checkpoint_every": 0}])
 def test_times_that_are_not_safe_are_refused(store: FakeStore, short: dict[str, float]) -> None:
     with pytest.raises(ConfigError):
         Maintainer(["t"], store=store, **short)  # type: ignore[arg-type]
@@ -122,7 +124,7 @@ def test_times_that_are_not_safe_are_refused(store: FakeStore, short: dict[str, 
 def test_an_orphan_goes_after_the_grace_time_and_live_files_never(store: FakeStore, clock: FakeClock) -> None:
     send(store, 1)
     live = data(store)
-    store.put("t/part-orphan.parquet", b"1234567")
+    store.put(f"t/{ORPHAN}", b"1234567")
     store.put("t/notes.txt", b"not ours")
     store.put("t/_hidden/x.parquet", b"not ours")
     clock.advance(HOUR - 1)
@@ -150,7 +152,7 @@ def test_the_mark_of_a_maintainer_that_was_killed_goes_when_nobody_minds_it(stor
 
 
 def test_a_removal_that_cannot_look_at_the_log_leaves_no_mark(store: FakeStore, clock: FakeClock) -> None:
-    store.put("t/orphan.parquet", b"x")
+    store.put(f"t/{ORPHAN}", b"x")
     clock.advance(2 * HOUR)
 
     def fail(path: str) -> None:
@@ -162,7 +164,7 @@ def test_a_removal_that_cannot_look_at_the_log_leaves_no_mark(store: FakeStore, 
     (report,) = maintainer(store).run_once()
     assert report.skipped == ("orphans: no answer",)
     assert marks(store) == []
-    assert "orphan.parquet" in data(store)
+    assert ORPHAN in data(store)
 
 
 def test_objects_are_found_wherever_their_names_sort(store: FakeStore, clock: FakeClock) -> None:
@@ -170,33 +172,27 @@ def test_objects_are_found_wherever_their_names_sort(store: FakeStore, clock: Fa
     for name in names:
         store.put(f"t/{name}", b"x")
     clock.advance(HOUR)
-    store.requests.clear()
+    delete_topic(store, "t", clock=clock)
+    clock.advance(HOUR)
     assert maintainer(store).run_once()[0].objects_removed == len(names)
 
 
 def test_a_commit_just_before_the_deletion_saves_its_file(store: FakeStore, clock: FakeClock) -> None:
-    store.put("t/late.parquet", b"x")
+    store.put(f"t/{ORPHAN}", b"x")
     clock.advance(2 * HOUR)
     send(store, 1)
 
     def commit_late(path: str) -> None:
-        # It asks for this entry for the topic, for its head, for its files, and once more right before it deletes.
-        if path.endswith("02.json"):
-            seen.append(path)
-        if len(seen) == 4:
+        if marks(store) and path.endswith("02.json"):  # the last look, behind the mark for who commits after it
             store.on_get = None
-            under_way.extend(marks(store))
-            commit(store, [Add("late.parquet", 1, 1, 1)], [])
+            commit(store, [Add(ORPHAN, 1, 1, 1)], [])
 
-    seen: list[str] = []
-    under_way: list[str] = []
     store.on_get = commit_late
     (report,) = maintainer(store).run_once()
-    assert len(seen) == 4
-    assert len(under_way) == 1  # before this last look, for who commits after it
+    assert store.on_get is None
     assert marks(store) == []
     assert report.objects_removed == 0
-    assert "late.parquet" in data(store)
+    assert ORPHAN in data(store)
 
 
 def test_a_removed_file_stays_while_an_entry_that_adds_it_can_be_read(store: FakeStore, clock: FakeClock) -> None:
@@ -232,8 +228,8 @@ def test_an_unknown_file_older_than_tombstones_stays_while_an_entry_may_name_it(
     write_checkpoint(log)
     real = DeltaLog.load
 
-    def without_tombstones(self: DeltaLog, *, with_files: bool = False) -> Any:
-        found = real(self, with_files=with_files)
+    def without_tombstones(self: DeltaLog, **more: bool) -> Any:
+        found = real(self, **more)
         found.tombstones.clear()
         return found
 
@@ -285,11 +281,11 @@ def test_folders_that_are_no_topics_are_left_alone(store: FakeStore, clock: Fake
 def test_tables_with_unknown_features_are_left_alone(store: FakeStore, clock: FakeClock) -> None:
     send(store, 1)
     store.put(log_of(store).entry_path(2), b'{"protocol":{"minReaderVersion":2,"minWriterVersion":5}}\n')
-    store.put("t/orphan.parquet", b"x")
+    store.put(f"t/{ORPHAN}", b"x")
     clock.advance(DAY)
     (report,) = maintainer(store).run_once()
     assert "columnMapping" in report.skipped[-1]
-    assert "orphan.parquet" in data(store)
+    assert ORPHAN in data(store)
 
 
 def test_a_topic_that_never_was(store: FakeStore) -> None:
@@ -311,12 +307,12 @@ def test_a_failing_table_does_not_stop_the_others(store: FakeStore, clock: FakeC
 
 
 def test_watch_sweeps_now_and_then_and_survives_an_outage(store: FakeStore, clock: FakeClock) -> None:
-    store.put("t/orphan-1.parquet", b"x")
+    store.put(f"t/{ORPHAN}", b"x")
     clock.advance(2 * HOUR)
     stop = threading.Event()
     runs = maintainer(store).watch(0, stop)
     assert next(runs)[0].objects_removed == 1
-    store.put("t/orphan-2.parquet", b"x")
+    store.put(f"t/{ORPHAN}", b"x")
     clock.advance(SWEEP_EVERY_S - 1)
     assert next(runs)[0].objects_removed == 0
 
@@ -336,6 +332,299 @@ def test_a_store_that_delta_rs_cannot_open_is_said(store: FakeStore) -> None:
     send(store, 1)
     (report,) = Maintainer(["t"], store=store, clock=store.clock, checkpoint_every=1).run_once()
     assert report.skipped[0].startswith("checkpoint: ")
+
+
+# Absent is not the end
+
+
+@pytest.mark.parametrize("missing", [1, 2, 3])
+def test_of_a_log_with_a_hole_nothing_is_removed(store: FakeStore, clock: FakeClock, missing: int) -> None:
+    for n in range(4):
+        send(store, n)
+    store.delete([log_of(store).entry_path(missing)])
+    clock.advance(365 * DAY)
+    before = dict(store.objects)
+    for topics in (["t"], None):
+        (report,) = Maintainer(topics, store=store, clock=clock, checkpoint_every=1).run_once()
+        assert len(report.skipped) == 1
+        assert f"LogIncomplete: Entry {missing} of the log" in report.skipped[0]
+    assert before.items() <= store.objects.items()
+
+
+def test_of_a_log_with_a_hole_behind_its_checkpoint_nothing_is_cleaned_up(store: FakeStore, clock: FakeClock) -> None:
+    for n in range(3):
+        send(store, n)
+    write_checkpoint(log_of(store))
+    for n in range(3):
+        send(store, n)
+    store.delete([log_of(store).entry_path(4)])
+    clock.advance(365 * DAY)
+    (report,) = maintainer(store).run_once()
+    assert (report.entries_removed, report.objects_removed) == (0, 0)
+    assert "LogIncomplete: Entry 4" in report.skipped[0]
+
+
+def test_a_hole_that_comes_while_the_sweep_goes_on_is_noticed(store: FakeStore, clock: FakeClock) -> None:
+    store.put(f"t/{ORPHAN}", b"x")
+    clock.advance(2 * HOUR)
+    send(store, 1)
+    put = store.put
+
+    def commit_two_and_lose_one(path: str, data: bytes) -> None:
+        put(path, data)
+        if REMOVALS in path:
+            commit(store, [], [])
+            commit(store, [Add(ORPHAN, 1, 1, 1)], [])
+            store.delete([log_of(store).entry_path(2)])
+
+    store.put = commit_two_and_lose_one  # type: ignore[method-assign]
+    (report,) = maintainer(store).run_once()
+    assert "orphans: LogIncomplete: Entry 2" in report.skipped[0]
+    assert ORPHAN in data(store)
+    assert marks(store) == []
+
+
+def test_a_listing_that_missed_an_entry_that_was_just_written_is_no_hole(store: FakeStore, clock: FakeClock) -> None:
+    send(store, 1)
+    send(store, 2)
+    write_checkpoint(log_of(store))
+    for n in (3, 4):
+        send(store, n)
+    real, lists = store.list, []
+
+    def without_one_once(prefix: str, *, after: str | None = None) -> Any:
+        lists.append(prefix)
+        first = lists.count("t/_delta_log") == 1
+        return (i for i in real(prefix, after=after) if not (first and i.path == log_of(store).entry_path(3)))
+
+    store.list = without_one_once  # type: ignore[method-assign]
+    assert maintainer(store).run_once()[0].skipped == ()
+
+
+class Checkpoints:
+    """As much of ``deltalake.DeltaTable`` as maintenance uses, and as trustful: a cut entry is one with fewer files."""
+
+    store: FakeStore
+
+    def __init__(self, uri: str, *, version: int, **_: object) -> None:
+        self._version = version
+
+    def create_checkpoint(self) -> None:
+        write_checkpoint(log_of(self.store))
+
+    def version(self) -> int:
+        return self._version
+
+
+@pytest.fixture
+def checkpoints(store: FakeStore, monkeypatch: pytest.MonkeyPatch) -> FakeStore:
+    Checkpoints.store = store
+    monkeypatch.setattr("deltalake.DeltaTable", Checkpoints)
+    return store
+
+
+@pytest.mark.parametrize("keep", [0, 1, -1])
+def test_no_checkpoint_stands_for_an_entry_that_was_cut(checkpoints: FakeStore, clock: FakeClock, keep: int) -> None:
+    store = checkpoints
+    for n in range(3):
+        send(store, n)
+    live = data(store)
+    path = log_of(store).entry_path(2)
+    store.put(path, b"".join(store.objects[path].splitlines(keepends=True)[:keep]))
+    clock.advance(365 * DAY)
+    (report,) = maintainer(store, checkpoint_every=1).run_once()
+    assert report.checkpoint is None
+    assert "cannot be read" in report.skipped[0]
+    assert data(store) == live
+
+
+def test_a_damaged_checkpoint_takes_no_entry_with_it(store: FakeStore, clock: FakeClock) -> None:
+    for n in range(3):
+        send(store, n)
+    log = log_of(store)
+    version = write_checkpoint(log)
+    path = f"t/_delta_log/{version:020d}.checkpoint.parquet"
+    store.put(path, store.objects[path][:-100])
+    clock.advance(30 * DAY)
+    (report,) = maintainer(store).run_once(sweep=False)
+    assert report.entries_removed == 0
+    assert "damaged" in report.skipped[0]
+
+
+def test_one_topic_with_a_damaged_log_does_not_stop_the_others(store: FakeStore, clock: FakeClock) -> None:
+    create_topic(store, "u", SCHEMA, partitions=2, clock=clock)
+    store.put("t/_delta_log/00000000000000000000.json", b"")
+    reports = maintainer(store, topics=["t", "u"]).run_once()
+    assert [report.table for report in reports] == ["t", "u", "u.1"]
+
+
+# Whose time it is
+
+
+@pytest.mark.parametrize("ahead_s", [-30 * DAY, 30 * DAY])
+def test_the_maintainers_clock_decides_nothing(store: FakeStore, clock: FakeClock, ahead_s: int) -> None:
+    own = FakeClock()
+    own.advance(ahead_s)
+    for n in range(3):
+        send(store, n)
+    write_checkpoint(log_of(store))
+    store.put(f"t/{ORPHAN}", b"x")
+    store.put(f"t/{REMOVALS}/left", b"")
+    create_topic(store, "u", SCHEMA, clock=clock)
+    Producer("u", store=store, clock=clock).send({"n": [1]})
+    delete_topic(store, "u", clock=clock)
+    before = dict(store.objects)
+
+    def run() -> list[int]:
+        found = Maintainer(["t", "u"], store=store, clock=own, checkpoint_every=10**9).run_once()
+        return [sum(r.entries_removed for r in found), *(r.objects_removed for r in found)]
+
+    clock.advance(HOUR - 1)
+    assert run() == [0, 0, 0]
+    assert before.items() <= store.objects.items()
+    clock.advance(1)
+    assert run() == [0, 1, 1]
+    clock.advance(7 * DAY)
+    assert run() == [3, 0, 0]
+    assert marks(store) == []
+
+
+def test_a_writers_clock_does_not_shorten_the_grace_of_a_deleted_topic(store: FakeStore, clock: FakeClock) -> None:
+    behind = FakeClock()
+    behind.advance(-DAY)
+    Producer("t", store=store, clock=behind).send({"n": [1]})
+    clock.advance(2 * HOUR)
+    delete_topic(store, "t", clock=behind)
+    assert maintainer(store).run_once()[0].objects_removed == 0
+    clock.advance(HOUR)
+    assert maintainer(store).run_once()[0].objects_removed == 1
+
+
+def test_a_removal_that_is_stamped_long_ago_does_not_let_readers_miss_their_object(
+    store: FakeStore, clock: FakeClock
+) -> None:
+    send(store, 1)
+    (path,) = data(store)
+    body = build_entry(commit_id="x", timestamp_ms=1, operation="OPTIMIZE", engine="other", removes=[path])
+    store.put(log_of(store).entry_path(2), body)
+    clock.advance(2 * HOUR)
+    assert maintainer(store).run_once()[0].objects_removed == 0
+
+
+def test_no_checkpoint_is_written_by_a_clock_that_is_wrong(checkpoints: FakeStore, clock: FakeClock) -> None:
+    send(checkpoints, 1)
+    own = FakeClock()
+    own.advance(HOUR)
+    (report,) = Maintainer(["t"], store=checkpoints, clock=own, checkpoint_every=1).run_once()
+    assert "clock is +3600 s off" in report.skipped[0]
+    own.advance(-HOUR)
+    assert Maintainer(["t"], store=checkpoints, clock=own, checkpoint_every=1).run_once()[0].checkpoint == 1
+
+
+# Whose tables
+
+
+def foreign(store: FakeStore, configuration: dict[str, str]) -> None:
+    """A table ``x`` of others: an object that was removed, one that nothing names, and a checkpoint."""
+    log = DeltaLog(store, "x", clock=store.clock)
+    log.create(schema_string=SCHEMA.to_delta(), configuration=configuration)
+    for n, (adds, removes) in enumerate([(["a.parquet"], []), ([], ["a.parquet"]), (["b.parquet"], [])], 1):
+        for path in adds:
+            store.put(f"x/{path}", b"x")
+        body = build_entry(
+            commit_id=str(n),
+            timestamp_ms=store.clock.time_us() // 1000,
+            operation="WRITE",
+            engine="other",
+            adds=[Add(path, 1, 1, 1) for path in adds],
+            removes=removes,
+        )
+        store.put(log.entry_path(n), body)
+    store.put(f"x/{FOREIGN}", b"x")
+    store.put(f"x/{ORPHAN}", b"x")
+    write_checkpoint(log)
+
+
+def test_tables_of_others_are_left_alone_unless_they_are_named(store: FakeStore, clock: FakeClock) -> None:
+    foreign(store, {})
+    before = dict(store.objects)
+    clock.advance(365 * DAY)
+    report = next(r for r in maintainer(store, topics=None).run_once() if r.table == "x")
+    assert report.skipped == (NOT_OURS,)
+    assert before.items() <= store.objects.items()
+
+
+@pytest.mark.parametrize(
+    ("configuration", "days"),
+    [
+        ({}, 30),
+        ({"brokerless.engine": "delta"}, 30),
+        ({"delta.logRetentionDuration": "interval 3 days"}, 7),
+        ({"delta.logRetentionDuration": "interval 90 days"}, 90),
+        ({"delta.logRetentionDuration": "1 month"}, None),
+        ({"delta.logRetentionDuration": "interval 9 days", "brokerless.partitions": "1"}, 9),
+        ({"delta.enableExpiredLogCleanup": "false"}, None),
+    ],
+)
+def test_log_entries_of_other_tables_stay_as_long_as_their_properties_say(
+    store: FakeStore, clock: FakeClock, configuration: dict[str, str], days: int | None
+) -> None:
+    foreign(store, configuration)
+    clock.advance((days or 3650) * DAY - 1)
+    assert maintainer(store, topics=["x"]).run_once()[0].entries_removed == 0
+    clock.advance(1)
+    assert maintainer(store, topics=["x"]).run_once()[0].entries_removed == (3 if days else 0)
+
+
+def test_a_transaction_of_the_delta_engine_has_a_week(store: FakeStore, clock: FakeClock) -> None:
+    foreign(store, {"brokerless.engine": "delta"})
+    run = maintainer(store, topics=None).run_once
+    for _ in range(31):  # the log has moved on: what may be named by a retained entry stays anyway
+        clock.advance(DAY)
+        run()
+    assert entries(store).count(3) == 1
+    log = DeltaLog(store, "x", clock=clock)
+    store.put(f"x/{ORPHAN}", b"x")
+    body = build_entry(commit_id="4", timestamp_ms=clock.time_us() // 1000, operation="WRITE", engine="other")
+    store.put(log.entry_path(4), body)
+    clock.advance(6 * DAY)
+    run()
+    assert f"x/{ORPHAN}" in store.objects
+
+
+def test_what_another_engine_uploads_to_a_topic_stays_until_no_entry_can_name_it(
+    store: FakeStore, clock: FakeClock
+) -> None:
+    store.put(f"t/{FOREIGN}", b"x")
+    clock.advance(2 * HOUR)
+    send(store, 1)
+    clock.advance(6 * DAY)
+    assert maintainer(store).run_once()[0].objects_removed == 0
+    write_checkpoint(log_of(store))
+    send(store, 2)
+    clock.advance(30 * DAY)
+    assert maintainer(store).run_once()[0].objects_removed == 1
+    assert FOREIGN not in data(store)
+
+
+def test_a_table_inside_of_a_topic_is_not_the_topics(store: FakeStore, clock: FakeClock) -> None:
+    store.put("t/inner/_delta_log/00000000000000000000.json", b"{}")
+    store.put(f"t/inner/{ORPHAN}", b"x")
+    store.put(f"t/{ORPHAN}", b"x")
+    clock.advance(HOUR)
+    delete_topic(store, "t", clock=clock)
+    clock.advance(365 * DAY)
+    maintainer(store).run_once()
+    assert f"t/inner/{ORPHAN}" in store.objects
+    assert f"t/{ORPHAN}" not in store.objects
+
+
+def test_what_probes_leave_goes(store: FakeStore, clock: FakeClock) -> None:
+    path = f"t/_probe-{clock.uuid()}"
+    store.put(path, b"probe")
+    clock.advance(HOUR)
+    assert maintainer(store).run_once()[0].objects_removed == 1
+    assert path not in store.objects
 
 
 def test_storage_options() -> None:

@@ -131,20 +131,21 @@ def test_maintenance_deletes_nothing_outside_of_the_table(fake: FakeStore, clock
         fake.put(f"{name}/a.parquet", b"x")
     removes = [{"remove": {"path": path, "deletionTimestamp": 1, "dataChange": True}} for path in OUTSIDE]
     fake.put(f"t/_delta_log/{1:020d}.json", entry({"commitInfo": {"timestamp": 1}}, *removes))
-    fake.put("t/orphan.parquet", b"x")
+    orphan = f"t/part-orphan.{0:08x}.snappy.parquet"
+    fake.put(orphan, b"x")
     clock.advance(7200)
     deleted: list[str] = []
     real = fake.delete
     fake.delete = lambda paths: (deleted.extend(paths), real(paths))[1]  # type: ignore[method-assign]
     Maintainer(["t"], store=fake, unsafe_no_minimum=True, grace_s=60, log_retention_s=60, clock=clock).run_once()
-    assert "t/orphan.parquet" in deleted
+    assert orphan in deleted
     assert all(path.startswith("t/") and ".." not in path for path in deleted)
 
 
 def test_maintenance_leaves_a_table_with_such_an_add_alone_and_goes_on(fake: FakeStore, clock: FakeClock) -> None:
     for name in ("t", "u"):
         create_topic(fake, name, SCHEMA, clock=clock)
-        fake.put(f"{name}/orphan.parquet", b"x")
+        fake.put(f"{name}/part-orphan.{0:08x}.snappy.parquet", b"x")
     fake.put(f"t/_delta_log/{1:020d}.json", entry(add("../other/a.parquet")))
     clock.advance(2 * 86400)
     bad, good = Maintainer(["t", "u"], store=fake, clock=clock).run_once()
