@@ -343,6 +343,8 @@ class DeltaLog:
             if state is not None:
                 state, is_whole = self._replay(state, with_files, damages)
                 return state if is_whole else None
+        if found.entries and not damages and self.store.exists(self.entry_path(0)):
+            return None  # somebody has created the table since we asked for entry 0
         if found.entries:
             # Without the first entry nobody knows the columns, so there is nothing to be tolerant with.
             raise damages[0] if damages else self._incomplete(0, found.entries[0])

@@ -512,6 +512,18 @@ def test_a_hole_that_a_checkpoint_covers_is_not_taken_for_clean_up(log: DeltaLog
         reader.check_retained(3)
 
 
+def test_a_table_that_is_created_while_it_is_looked_for_is_no_hole(store: FakeStore, clock: FakeClock) -> None:
+    listing = store.list
+
+    def late(*args: Any, **more: Any) -> Any:
+        store.list = listing  # type: ignore[method-assign]
+        create(store, "t", clock=clock)
+        return listing(*args, **more)
+
+    store.list = late  # type: ignore[method-assign]
+    assert DeltaLog(store, "t", clock=clock).state.version == 0
+
+
 def test_nothing_is_created_over_what_is_left_of_a_log(log: DeltaLog, store: FakeStore) -> None:
     filled(log, 2)
     hole(log, store, 0)
