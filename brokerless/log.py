@@ -718,7 +718,7 @@ class DeltaLog:
 
     def _write(self, group: list[_Request]) -> None:
         deadline = min(request.deadline for request in group)
-        if self._is_older(self._looked, RECHECK_S):
+        if self._is_outdated or self._is_older(self._looked, RECHECK_S):
             self._check_last()
         self._look_again()
         state = self._whole()

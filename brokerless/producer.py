@@ -36,7 +36,6 @@ from brokerless.errors import (
     NotCommitted,
     ProducerFenced,
     SchemaError,
-    StoreError,
     UsageError,
 )
 from brokerless.forks import is_copy, refuse_copy
@@ -301,8 +300,7 @@ class Producer:
             table = records.to_table(messages, self.schema, topic=self.topic, produced_at_us=self._clock.time_us())
         except (SchemaError, MessageError):
             # Perhaps they do fit, and it is the columns that this producer remembers which are gone.
-            with contextlib.suppress(StoreError):
-                self._writers[0].log.confirm()
+            self.confirm()
             raise
         if table.num_rows > MAX_COMMIT_ROWS:
             msg = f"{table.num_rows} messages in one call; send at most {MAX_COMMIT_ROWS} at a time."
