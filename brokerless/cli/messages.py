@@ -61,7 +61,7 @@ def register(app: typer.Typer) -> None:
         help=help_of(export),
         epilog=examples(
             "brokerless export timezone_unified results.csv --expect 10 --timeout 60",
-            "brokerless export clicks clicks.parquet --once --json > position.json",
+            "brokerless export clicks clicks.parquet --once --json   (keep it in position.json)",
             "brokerless export clicks more.parquet --once --from @position.json",
         ),
     )(export)
