@@ -6,17 +6,18 @@
     >>> for batch in Consumer("clicks", start="beginning"):      # doctest: +SKIP
     ...     print(batch.first, batch.data.num_rows)
 
-Names are loaded on first use: importing the package costs a few milliseconds.
+Names are loaded on first use: importing the package costs next to nothing, not even ``typing``, so that a Ctrl-C while
+the command starts meets its handler and not an import.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
 from brokerless.version import VERSION as __version__
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from brokerless.admin import Topic, create_topic, delete_topic, describe_topic, list_topics
     from brokerless.consumer import Batch, Consumer
     from brokerless.log import DeltaLog
@@ -72,6 +73,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         msg = f"module 'brokerless' has no attribute {name!r}"
         raise AttributeError(msg)
+    from importlib import import_module
+
     value = getattr(import_module(f"brokerless.{_HOME[name]}"), name)
     globals()[name] = value
     return value

@@ -457,6 +457,19 @@ class Consumer:
             found[batch.topic, batch.partition] = batch.first
         return found
 
+    def table_ids(self) -> dict[tuple[str, int], str]:
+        """The id of each partition's table: a position means something in that one only."""
+        return {(part.topic, part.number): part.tail.log.table_id for part in self._parts}
+
+    def check_ends(self) -> None:
+        """Returns if no partition waits for an entry behind which there are others; one LIST a partition.
+
+        Raises:
+            LogIncomplete: one does, so what it waits for is not yet to come but missing.
+        """
+        for part in self._parts:
+            part.tail.log.check_end(part.tail.version)
+
     def close(self) -> None:
         """Ends iteration and a poll that waits; what was not given out stays before the position."""
         if is_copy(self._opened_in):

@@ -36,8 +36,8 @@ from arro3.io import read_ipc_stream, write_ipc_stream, write_parquet
 from brokerless.admin import describe_topic
 from brokerless.clock import SYSTEM, Clock
 from brokerless.consumer import Batch, Consumer
-from brokerless.errors import BrokerlessError, ConfigError, SchemaError, on_the_way
-from brokerless.offsets import Offset
+from brokerless.errors import BrokerlessError, ConfigError, SchemaError, TopicChanged, on_the_way
+from brokerless.offsets import Offset, SavedPosition
 from brokerless.records import arrow_schema, json_value, nulls, values_of
 
 if TYPE_CHECKING:
@@ -72,12 +72,17 @@ class Exported:
     Attributes:
         path: the file.
         rows: how many messages it holds.
-        next: the offset to go on from, by partition.
+        position: where to go on; a start for the next run.
     """
 
     path: Path
     rows: int
-    next: Mapping[int, Offset]
+    position: SavedPosition
+
+    @property
+    def next(self) -> Mapping[int, Offset]:
+        """The offset to go on from, by partition."""
+        return self.position.next
 
 
 def export_topic(
@@ -85,13 +90,14 @@ def export_topic(
     path: Path,
     *,
     store: Store,
-    start: Start = "beginning",
+    start: Start | SavedPosition = "beginning",
     once: bool = False,
     expect: int | None = None,
     timeout_s: float | None = None,
     stop: threading.Event | None = None,
     on_batches: Callable[[Sequence[Batch]], None] | None = None,
     raw: bool = False,
+    accept_rewrites: bool = False,
     clock: Clock = SYSTEM,
 ) -> Exported:
     """Writes a topic's messages to a file, replacing it; the file is complete however this ends.
@@ -109,16 +115,17 @@ def export_topic(
         stop: set it, from a signal handler or another thread, to stop.
         on_batches: called with the messages of each minibatch on their arrival.
         raw: leave texts in CSV as they are, also those that a spreadsheet would run.
+        accept_rewrites: as ``Consumer``.
         clock: time, randomness and sleeping.
 
     Raises:
-        TopicNotFound, ConfigError: at once; nothing was written.
-        BrokerlessError: reading failed, or fewer or more messages came than were expected. The file holds those that
-            came.
+        TopicNotFound, TopicChanged, ConfigError: at once; nothing was written.
+        BrokerlessError: reading failed, or fewer or more messages came than were expected, also because it was stopped.
+            The file holds those that came.
     """
     writer_of = _writer_for(path, raw=raw)
     stop = stop or threading.Event()
-    with Consumer(topic, start=start, store=store, clock=clock) as consumer:
+    with consumer_at(topic, start, store=store, accept_rewrites=accept_rewrites, clock=clock) as consumer:
         about = describe_topic(store, topic, clock=clock)
         # No message can be waited for: it is known at the head that there is none.
         heads = dict(enumerate(about.heads)) if once or expect == 0 else None
@@ -149,12 +156,57 @@ def export_topic(
         if heads is not None:
             # The consumer may be past commits behind the head, which were left to the next run.
             after = {n: min(after[n], max(offset, Offset(heads[n] + 1))) for (_, n), offset in began.items()}
-        exported = Exported(path, rows, after)
-    if expect is not None and rows != expect and not stop.is_set():
-        waited = f" within {timeout_s:g} s" if rows < expect and timeout_s is not None and not once else ""
+        table_ids = {n: table_id for (_, n), table_id in consumer.table_ids().items()}
+        exported = Exported(path, rows, SavedPosition(topic, after, table_ids))
+    if expect is not None and rows != expect:
+        waited = ""
+        if stop.is_set():
+            waited = " until it was stopped"
+        elif rows < expect and timeout_s is not None and not once:
+            waited = f" within {timeout_s:g} s"
         msg = f"{expect} messages of topic {topic!r} were expected, {rows} came{waited}; {path} holds those."
         raise BrokerlessError(msg)
     return exported
+
+
+def consumer_at(
+    topic: str,
+    start: Start | SavedPosition,
+    *,
+    store: Store,
+    partitions: Sequence[int] | None = None,
+    accept_rewrites: bool = False,
+    clock: Clock = SYSTEM,
+) -> Consumer:
+    """A consumer at this start, which may be where an earlier run ended.
+
+    Raises:
+        TopicChanged: the position is in tables that are not there any more.
+        ConfigError, OffsetOutOfRange, TopicNotFound: as ``Consumer``, or a position in another topic.
+    """
+    if not isinstance(start, SavedPosition):
+        return Consumer(
+            topic, start=start, store=store, partitions=partitions, accept_rewrites=accept_rewrites, clock=clock
+        )
+    if start.topic != topic:
+        msg = f"The position is one of topic {start.topic!r}, not of {topic!r}; give the one of an export of {topic!r}."
+        raise ConfigError(msg)
+    consumer = Consumer(topic, store=store, partitions=partitions, accept_rewrites=accept_rewrites, clock=clock)
+    try:
+        for (_, number), table_id in consumer.table_ids().items():
+            if start.table_ids.get(number) != table_id or number not in start.next:
+                msg = (
+                    f"Topic {topic!r} was deleted and created again, or restored, since the position was saved: "
+                    f"partition {number} was table {start.table_ids.get(number)}, and is {table_id}. The position "
+                    "means nothing there; start with --from beginning, or where you choose."
+                )
+                raise TopicChanged(msg)
+        for (_, number), _ in consumer.table_ids().items():
+            consumer.seek(start.next[number], partition=number)
+    except BaseException:
+        consumer.close()
+        raise
+    return consumer
 
 
 def minibatches(
@@ -167,6 +219,8 @@ def minibatches(
 ) -> Iterator[Sequence[Batch]]:
     """What a consumer's polls bring, until one of the bounds is met; never empty.
 
+    A partition that cannot go on does not hold back what the others have now: its error comes after that.
+
     Args:
         consumer: of one topic.
         heads: by partition, the last commit to deliver; without it there is no end.
@@ -178,17 +232,35 @@ def minibatches(
         BrokerlessError: as ``Consumer.poll``, marked as ``on_the_way``.
     """
     deadline = math.inf if timeout_s is None else clock.monotonic() + timeout_s
+    held: BrokerlessError | None = None
+    came = False  # whether the other partitions brought messages since the error
     while not (stop is not None and stop.is_set()):
-        left = deadline - clock.monotonic()
-        if left <= 0 or (heads is not None and _is_past(consumer, heads)):
+        if heads is not None and _is_past(consumer, heads):
             return
-        with on_the_way():
-            batches = consumer.poll(min(_POLL_S, left))
+        left = deadline - clock.monotonic()
+        if left <= 0:
+            break
+        try:
+            with on_the_way():
+                batches = consumer.poll(min(_POLL_S, left))
+                if heads is not None and not batches and held is None:
+                    consumer.check_ends()  # the heads are there, so what does not come before them is missing
+        except BrokerlessError as error:
+            # With heads, until the others are there. Without, once more: they may never fall silent.
+            if len(consumer.position()) == 1 or (held is not None and not (came and heads is not None)):
+                raise
+            held, came = error, False
+            continue
         if heads is not None:
             # What was committed since belongs to the next run.
             batches = [batch for batch in batches if batch.version <= heads[batch.partition]]
         if batches:
+            came = True
             yield batches
+        elif held is not None:
+            break
+    if held is not None:
+        raise held
 
 
 def _is_past(consumer: Consumer, heads: Mapping[int, int]) -> bool:

@@ -6,12 +6,16 @@ It is printed ``12:3``. Offsets order the messages of one partition; between par
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from brokerless.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _OFFSET: Final = re.compile(r"([0-9]{1,18}):([0-9]{1,18})")
 
@@ -65,13 +69,60 @@ def parse_start(text: str) -> Start:
         )
         raise ConfigError(msg) from None
     if instant.tzinfo is None:
-        msg = f"The time {text!r} has no UTC offset; write {text}+00:00 or the offset you mean."
+        # Not the text with an offset behind it, which for a date alone is no time.
+        in_utc = instant.replace(tzinfo=UTC).isoformat()
+        msg = f"The time {text!r} has no UTC offset; write {in_utc} or the offset you mean."
         raise ConfigError(msg)
     try:
         return instant.astimezone(UTC)
     except OverflowError:
         msg = f"The time {text!r} is, in UTC, outside the years 1 to 9999; start at the beginning or latest."
         raise ConfigError(msg) from None
+
+
+@dataclass(frozen=True, slots=True)
+class SavedPosition:
+    """Where a reader of one topic goes on, and in which tables: an offset means nothing in another table.
+
+    Attributes:
+        next: the offset to go on from, by partition.
+        table_ids: of the table that each of these offsets belongs to, by partition.
+    """
+
+    topic: str
+    next: Mapping[int, Offset]
+    table_ids: Mapping[int, str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``parse`` reads, for JSON."""
+        return {
+            "topic": self.topic,
+            "next": {str(number): str(offset) for number, offset in sorted(self.next.items())},
+            "table_ids": {str(number): table_id for number, table_id in sorted(self.table_ids.items())},
+        }
+
+    @classmethod
+    def parse(cls, text: str, *, source: str) -> SavedPosition:
+        """Reads the JSON of a position, whatever else is in it.
+
+        Args:
+            text: the JSON.
+            source: what to call it in errors.
+
+        Raises:
+            ConfigError: it is not a position.
+        """
+        try:
+            saved = json.loads(text)
+            following = {int(number): Offset.parse(offset) for number, offset in saved["next"].items()}
+            table_ids = {int(number): str(table_id) for number, table_id in saved["table_ids"].items()}
+            return cls(str(saved["topic"]), following, table_ids)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ConfigError):
+            msg = (
+                f"{source} does not hold a position; write what 'brokerless export ... --json' prints into it, which "
+                "has topic, next and table_ids."
+            )
+            raise ConfigError(msg) from None
 
 
 @dataclass(frozen=True, slots=True)

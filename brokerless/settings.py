@@ -5,7 +5,8 @@ Precedence: arguments, then environment variables, then ``.env`` in the working 
 ====================================  ==================================================================
 variable                              meaning
 ====================================  ==================================================================
-``BROKERLESS_PROFILE``                ``embedded`` (default), ``minio`` or ``aws``
+``BROKERLESS_PROFILE``                ``embedded``, ``minio`` or ``aws``; default is what ``brokerless up`` left
+                                      running, else ``embedded``
 ``BROKERLESS_ROOT``                   where topics live: ``s3://bucket/prefix``, ``file:///path``, ``gs://``, ``az://``
 ``BROKERLESS_STATE_DIR``              state of the local server, scratch space; default ``.brokerless``
 ``AWS_ENDPOINT_URL_S3``               endpoint of the S3 server (also ``AWS_ENDPOINT_URL``)
@@ -91,35 +92,45 @@ class Settings:
             ConfigError: a value that cannot work, or the embedded profile without a running server.
         """
         env = {**_read_dotenv(dotenv), **(os.environ if environ is None else environ)}
-        name = profile or env.get(PROFILE_ENV) or "embedded"
+        state_dir = Path(env.get(STATE_DIR_ENV) or ".brokerless")
+        root = root or env.get(ROOT_ENV)
+        is_s3 = root is None or urlsplit(check_root(root)).scheme == "s3"
+        endpoint = env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL") or None
+        running, kind = (None, None) if endpoint or not is_s3 else _running_server(state_dir)
+        name = profile or env.get(PROFILE_ENV) or kind or "embedded"
         if name not in get_args(Profile):
             msg = f"Unknown profile {name!r}; use one of {', '.join(get_args(Profile))}."
             raise ConfigError(msg)
-        state_dir = Path(env.get(STATE_DIR_ENV) or ".brokerless")
-        root = root or env.get(ROOT_ENV)
-        endpoint = env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL") or None
         access, secret = env.get("AWS_ACCESS_KEY_ID"), env.get("AWS_SECRET_ACCESS_KEY")
         if name == "minio":
             access = env.get("MINIO_S3_ACCESS_KEY") or access
             secret = env.get("MINIO_S3_SECRET_ACCESS_KEY") or secret
-        is_s3 = root is None or urlsplit(check_root(root)).scheme == "s3"
         if name == "aws":
             if root is None:
                 msg = f"The profile aws needs a place for topics; set {ROOT_ENV}=s3://bucket/prefix or give --root."
                 raise ConfigError(msg)
         elif is_s3:
-            endpoint = endpoint or _running_endpoint(state_dir)
+            endpoint = endpoint or running
             if endpoint is None:
+                start = "brokerless up --minio" if name == "minio" else "brokerless up"
+                msg = f"No S3 server is known. Start one with '{start}', or set AWS_ENDPOINT_URL to the one to use."
+                raise ConfigError(msg)
+            if kind is not None and kind != name:
                 msg = (
-                    "No S3 server is known. Start the embedded one with 'brokerless up', "
-                    "or set AWS_ENDPOINT_URL to the one to use."
+                    f"The profile is {name}, and 'brokerless up' started a server of kind {kind} ({endpoint}). Use the "
+                    f"profile {kind} (without --profile and {PROFILE_ENV} it is chosen by itself), or stop that server "
+                    "with 'brokerless down' and start the other."
                 )
                 raise ConfigError(msg)
             if name == "embedded":
                 # The embedded server listens on loopback only and takes any key.
                 access, secret = access or "brokerless", secret or "brokerless"
             elif not (access and secret):
-                msg = "The profile minio needs credentials; set MINIO_S3_ACCESS_KEY and MINIO_S3_SECRET_ACCESS_KEY."
+                why = "" if kind is None else f" of the server that 'brokerless up' started ({endpoint})"
+                msg = (
+                    f"The profile minio needs the credentials{why}; set MINIO_S3_ACCESS_KEY and "
+                    "MINIO_S3_SECRET_ACCESS_KEY."
+                )
                 raise ConfigError(msg)
         return cls(
             profile=name,  # type: ignore[arg-type]  # checked against the Literal's values above
@@ -198,13 +209,13 @@ def _is_http(url: str) -> bool:
         return False  # a port that is no number, a broken IPv6 address
 
 
-def _running_endpoint(state_dir: Path) -> str | None:
-    """The endpoint of the server that ``brokerless up`` left running, if its state file is there."""
+def _running_server(state_dir: Path) -> tuple[str | None, str | None]:
+    """Endpoint and kind of the server that ``brokerless up`` left running, as far as its state file names them."""
     try:
-        endpoint = json.loads((state_dir / "server.json").read_text())["endpoint"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
-    return str(endpoint)
+        state = json.loads((state_dir / "server.json").read_text())
+        return str(state["endpoint"]), state.get("kind")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None, None
 
 
 def _read_dotenv(path: Path | None) -> dict[str, str]:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from functools import cache
-from typing import TYPE_CHECKING
+import sys
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import typer
 
 
-@cache
 def application() -> typer.Typer:
     """The command with all its verbs."""
     from brokerless.cli import app, bench, cost, doctor, jobs, messages, proxy, server, topics, verify
 
-    # Each module registers its verbs when it is imported; the order here is the order in the help.
-    for module in (server, topics, messages, jobs, bench, cost, verify, doctor, proxy):
-        module.register(app.app)
+    if not app.app.registered_commands:
+        # The order here is the order in the help.
+        for module in (server, topics, messages, jobs, bench, cost, verify, doctor, proxy):
+            module.register(app.app)
     return app.app
 
 
 def main() -> None:
     """The entry point of the ``brokerless`` script."""
-    application()(prog_name="brokerless")
+    try:
+        application()(prog_name="brokerless")
+    except KeyboardInterrupt:  # while modules were loaded, or while an error was being reported
+        sys.exit(130)

@@ -122,8 +122,8 @@ def check_listening(endpoint: str) -> None:
         raise ConfigError(msg) from None
     except OSError as error:
         msg = (
-            f"No S3 server answers at {endpoint} ({error.strerror or error}). Start the embedded one with "
-            "'brokerless up', or set AWS_ENDPOINT_URL to the one to use."
+            f"No S3 server answers at {endpoint} ({error.strerror or error}). Start one with 'brokerless up' (MinIO: "
+            "'brokerless up --minio'), or set AWS_ENDPOINT_URL to the one to use."
         )
         raise StoreUnavailable(msg) from None
 

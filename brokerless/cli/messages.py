@@ -6,7 +6,7 @@ import contextlib
 import signal
 import sys
 import threading
-from pathlib import Path  # noqa: TC003  # typer reads the annotations
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -14,7 +14,7 @@ import typer
 from brokerless.cli.app import JsonOption, ProfileOption, RootOption, common, connect, examples, help_of
 from brokerless.cli.output import Progress, print_json, print_table, printable, say
 from brokerless.errors import BrokerlessError, ConfigError, DeliveryFailed
-from brokerless.offsets import parse_start
+from brokerless.offsets import SavedPosition, parse_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from arro3.core import Table
 
     from brokerless.consumer import Batch
-    from brokerless.offsets import Ack
+    from brokerless.offsets import Ack, Start
     from brokerless.producer import Producer
 
 Format = Literal["table", "jsonl", "csv"]
@@ -31,10 +31,12 @@ Format = Literal["table", "jsonl", "csv"]
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.", show_default=False)]
 
 _FROM_HELP = (
-    "Where to begin: beginning, latest, an offset such as 12:3 (of every partition that is read), or a time with a UTC "
-    "offset such as 2026-11-21T09:00:00+00:00."
+    "Where to begin: beginning, latest, an offset such as 12:3 (of every partition that is read), a time with a UTC "
+    "offset such as 2026-11-21T09:00:00+00:00, or @FILE with what an export with --json printed, to go on there."
 )
+_REWRITES_HELP = "Go on where another engine deleted or updated rows; those that it kept come once more."
 _CELL = 40  # columns of a terminal that one cell of a streaming table may take
+_WIDER = 8  # a column that must grow grows to a multiple of this: few headers, also for growing numbers
 
 
 def register(app: typer.Typer) -> None:
@@ -59,7 +61,8 @@ def register(app: typer.Typer) -> None:
         help=help_of(export),
         epilog=examples(
             "brokerless export timezone_unified results.csv --expect 10 --timeout 60",
-            "brokerless export clicks clicks.parquet --once",
+            "brokerless export clicks clicks.parquet --once --json   (keep it in position.json)",
+            "brokerless export clicks more.parquet --once --from @position.json",
         ),
     )(export)
 
@@ -203,6 +206,7 @@ def tail(
     ] = None,
     partition: Annotated[int | None, typer.Option("--partition", metavar="P", help="Only this partition.")] = None,
     offsets: Annotated[bool, typer.Option("--offsets", help="Show each message's partition and offset.")] = False,
+    accept_rewrites: Annotated[bool, typer.Option("--accept-rewrites", help=_REWRITES_HELP)] = False,
     profile: ProfileOption = None,
     root: RootOption = None,
     as_json: JsonOption = False,
@@ -213,15 +217,15 @@ def tail(
     _produced_at, and without time and diff.
     """
     options = common(ctx, profile, root, as_json)
-    begin = parse_start(start or ("beginning" if once else "latest"))
+    begin = _start(start or ("beginning" if once else "latest"))
     settings = options.settings()
     from brokerless.admin import describe_topic
-    from brokerless.consumer import Consumer
-    from brokerless.export import minibatches
+    from brokerless.export import consumer_at, minibatches
 
     store = connect(settings)
     chosen: Format = form or ("jsonl" if options.as_json or not sys.stdout.isatty() else "table")
-    with Consumer(topic, start=begin, store=store, partitions=None if partition is None else [partition]) as consumer:
+    partitions = None if partition is None else [partition]
+    with consumer_at(topic, begin, store=store, partitions=partitions, accept_rewrites=accept_rewrites) as consumer:
         heads = dict(enumerate(describe_topic(store, topic).heads)) if once else None
         show = _printer(chosen, offsets=offsets)
         left = maximum
@@ -236,6 +240,16 @@ def tail(
                     if left == 0:
                         return
             sys.stdout.flush()
+
+
+def _start(text: str) -> Start | SavedPosition:
+    if not text.startswith("@"):
+        return parse_start(text)
+    try:
+        return SavedPosition.parse(Path(text[1:]).read_text(encoding="utf-8"), source=text[1:])
+    except (OSError, UnicodeDecodeError) as error:
+        msg = f"Cannot read the position in {text[1:]} ({getattr(error, 'strerror', None) or error})."
+        raise ConfigError(msg) from None
 
 
 def _printer(form: Format, *, offsets: bool) -> Callable[[Batch, Table], None]:
@@ -276,11 +290,16 @@ def _printer(form: Format, *, offsets: bool) -> Callable[[Batch, Table], None]:
         rows = [[printable(cell) for cell in row] for row in _cells(data)]
         if offsets:
             rows = [[*row, *place] for row, place in zip(rows, places(batch, data.num_rows), strict=True)]
-        if not header:
-            # Later messages are unknown yet, so the first ones decide how wide the columns are.
-            header.extend(names_of(data))
-            widths.extend(min(_CELL, max(map(len, column))) for column in zip(header, *rows, strict=True))
-            print(_line(header, widths))
+        names = names_of(data)
+        needed = [min(_CELL, max(map(len, column))) for column in zip(names, *rows, strict=True)]
+        # Later messages are unknown yet, so the columns grow with them.
+        if not widths:
+            widths.extend(needed)
+            print(_line(names, widths))
+        elif any(n > w for n, w in zip(needed, widths, strict=True)):
+            grown = [min(_CELL, -(-n // _WIDER) * _WIDER) if n > w else w for n, w in zip(needed, widths, strict=True)]
+            widths[:] = grown
+            print(_line(names, widths))
         for row in rows:
             print(_line(row, widths))
 
@@ -319,6 +338,7 @@ def export(
     raw: Annotated[
         bool, typer.Option("--raw", help="Leave texts in CSV as they are, also those that a spreadsheet would run.")
     ] = False,
+    accept_rewrites: Annotated[bool, typer.Option("--accept-rewrites", help=_REWRITES_HELP)] = False,
     profile: ProfileOption = None,
     root: RootOption = None,
     as_json: JsonOption = False,
@@ -328,9 +348,12 @@ def export(
     CSV is for spreadsheets: all fields quoted, plain decimals, the columns time (the reader's minibatch in
     milliseconds) and diff (1) added; a text that a spreadsheet would run as a formula gets a ' in front. JSON lines
     and Parquet hold the messages as they are, with _produced_at. CSV and JSON lines can be followed while they grow.
+
+    With --json it prints the next offset of each partition and the ids of their tables. The next run goes on there with
+    --from @FILE, and refuses a topic that was deleted and created again.
     """
     options = common(ctx, profile, root, as_json)
-    begin = parse_start(start)
+    begin = _start(start)
     settings = options.settings()
     from brokerless.export import export_topic
 
@@ -354,10 +377,10 @@ def export(
             stop=stop,
             on_batches=count,
             raw=raw,
+            accept_rewrites=accept_rewrites,
         )
     if options.as_json:
-        following = {str(number): str(offset) for number, offset in sorted(done.next.items())}
-        print_json({"topic": topic, "file": str(file), "messages": done.rows, "next": following})
+        print_json({**done.position.to_dict(), "file": str(file), "messages": done.rows})
     else:
         say(f"{done.rows:,} message{'' if done.rows == 1 else 's'} of {topic} in {file}.")
 

@@ -27,9 +27,10 @@ These may stand before or after the verb.
 {shared}
 
 Settings come from options, then from environment variables, then from `.env` in the working directory, then from the
-profile's defaults. `AWS_ENDPOINT_URL`, `AWS_REGION` and the AWS SDK's credential variables mean what they always mean;
-`MINIO_S3_ACCESS_KEY` and `MINIO_S3_SECRET_ACCESS_KEY` are for the profile `minio`. `BROKERLESS_PROFILE`,
-`BROKERLESS_ROOT` and `BROKERLESS_STATE_DIR` (default `.brokerless`) are the kit's own.
+profile's defaults; the profile itself from the server that `brokerless up` left running. `AWS_ENDPOINT_URL`,
+`AWS_REGION` and the AWS SDK's credential variables mean what they always mean; `MINIO_S3_ACCESS_KEY` and
+`MINIO_S3_SECRET_ACCESS_KEY` are for the profile `minio`. `BROKERLESS_PROFILE`, `BROKERLESS_ROOT` and
+`BROKERLESS_STATE_DIR` (default `.brokerless`) are the kit's own.
 
 Data goes to standard output, progress and errors to standard error. With `--json` both are JSON; an error is
 `{{"error": {{"type": ..., "message": ..., "exit_code": ...}}}}`.

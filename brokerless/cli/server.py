@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
 from brokerless.cli.app import JsonOption, ProfileOption, RootOption, common, connect, environment, examples, help_of
 from brokerless.cli.output import print_json, print_table, say
-from brokerless.settings import STATE_DIR_ENV, Settings
+from brokerless.settings import PROFILE_ENV, STATE_DIR_ENV, Settings, shown_url
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from brokerless.local.background import ServerState
-    from brokerless.local.server import Kind
 
 
 def register(app: typer.Typer) -> None:
@@ -52,7 +51,7 @@ def up(
         int | None, typer.Option("--port", metavar="N", help="The port to listen on; a free one otherwise.")
     ] = None,
     minio: Annotated[
-        bool, typer.Option("--minio", help="MinIO instead of the embedded server; also with --profile minio.")
+        bool, typer.Option("--minio", help="MinIO instead of the embedded server; as with the profile minio.")
     ] = False,
     profile: ProfileOption = None,
     root: RootOption = None,
@@ -66,16 +65,22 @@ def up(
     options = common(ctx, profile, root, as_json)
     from brokerless.errors import ConfigError
     from brokerless.local import background
+    from brokerless.local.server import ACCESS_KEY_ENV, SECRET_KEY_ENV, Kind
 
-    if options.profile == "aws":
-        msg = "'brokerless up' starts a server on this machine; the profile aws has none. Leave --profile out."
-        raise ConfigError(msg)
     environ = environment()
-    kind: Kind = "minio" if minio or options.profile == "minio" else "embedded"
+    chosen = "minio" if minio else options.profile or environ.get(PROFILE_ENV) or "embedded"
+    if chosen not in get_args(Kind):
+        msg = (
+            f"'brokerless up' starts a server on this machine; the profile {chosen!r} has none. Use "
+            f"{' or '.join(get_args(Kind))}, by --profile or {PROFILE_ENV}."
+        )
+        raise ConfigError(msg)
+    kind: Kind = "minio" if chosen == "minio" else "embedded"
     if not options.as_json:
         say(f"Starting {'MinIO' if kind == 'minio' else 'the embedded S3 server'} ...")
     state = background.up(state_dir(), kind=kind, port=port, environ=environ)
     # The server just started is meant, whatever endpoint the environment names.
+    named = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL")
     environ |= {"AWS_ENDPOINT_URL_S3": state.endpoint}
     settings = Settings.load(profile=kind, root=options.root, environ=environ)
     connect(settings, create=True)
@@ -84,8 +89,11 @@ def up(
         return
     say(f"Running: {kind} at {state.endpoint} (pid {state.pid}).")
     say(f"Topics are in {settings.root}; the server keeps their objects in {state.data_dir}.")
-    flag = " --profile minio" if kind == "minio" else ""
-    say(f'Next: brokerless{flag} topics create clicks --schema "user string, page string"; brokerless down stops it.')
+    if named and named.rstrip("/") != state.endpoint:
+        say(f"Later commands will not use it, because AWS_ENDPOINT_URL(_S3) names {shown_url(named)}; unset that.")
+    if kind == "minio":
+        say(f"Later commands need {ACCESS_KEY_ENV} and {SECRET_KEY_ENV} as they are now; they are kept nowhere.")
+    say('Next: brokerless topics create clicks --schema "user string, page string"; brokerless down stops it.')
 
 
 def down(

@@ -1,4 +1,4 @@
-"""The process of the embedded S3 server: ministack, behind a door that web pages do not get through.
+"""The process of the embedded S3 server: ministack, on a durable store, behind a door that no web page gets through.
 
 ministack asks for no credentials and lets every origin in (``Access-Control-Allow-Origin: *``). So any page in a
 browser on this machine could read, change and reset the topics, by way of the loopback interface, once it has found the
@@ -15,6 +15,8 @@ import os
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
+
+from brokerless.local import durable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, MutableMapping
@@ -36,9 +38,20 @@ def main(arguments: list[str]) -> None:
     if STOP_WITH_PARENT in arguments:
         threading.Thread(target=_stop_with_parent, daemon=True).start()
     sys.argv[1:] = []  # ministack reads them, too
+    try:
+        _store_durably()
+    except (OSError, RuntimeError) as error:
+        sys.exit(f"The embedded server cannot start: {error}")
     server: Any = importlib.import_module("ministack.app")
     server.app = guarded(server.app)
     server.main()
+
+
+def _store_durably() -> None:
+    durable.check_version()
+    durable.raise_logged_failures()
+    # Reads the stored objects; otherwise that comes with the first request, and nobody would see it fail.
+    durable.make_durable(importlib.import_module("ministack.services.s3"))
 
 
 def guarded(inner: Application) -> Application:

@@ -8,9 +8,10 @@ What holds for every server started here:
 - Only the very process that was started is ever signalled.
 - Secrets travel in the environment, never in arguments (which every user of the machine can read) or files.
 - Other users of the machine cannot read the directory of its data.
+- What it acknowledges is on the disk: it survives ``kill -9``, and a power cut if the file system keeps what it synced.
+  What the disk does not take is refused (status 507).
 
-What does not hold: the embedded server takes any credentials, so other users of the machine reach it by its port, and
-does not fsync, so it survives ``kill -9`` but may lose its newest objects with the machine's power.
+What does not hold: the embedded server takes any credentials, so other users of the machine reach it by its port.
 """
 
 from __future__ import annotations

@@ -17,8 +17,10 @@ from arro3.io import read_parquet
 
 from brokerless.consumer import Consumer
 from brokerless.local.example import zone_messages
+from brokerless.local.server import find_minio
 from brokerless.log import DeltaLog
 from brokerless.producer import Producer
+from brokerless.settings import Settings
 from tests.support.cli import Cli, assert_refused
 
 REPO = Path(__file__).parents[2]
@@ -45,6 +47,9 @@ def test_round_trip(cli, tmp_path):
     assert [{"date": r["date"], "message": r["message"]} for r in shown] == ROWS
 
     done = cli.json("export", "timezone1", "out.csv", "--once")
+    Path("position.json").write_text(json.dumps(done))
+    assert cli.json("export", "timezone1", "more.csv", "--once", "--from", "@position.json")["messages"] == 0
+    assert list(done.pop("table_ids")) == ["0"]
     assert done == {"topic": "timezone1", "file": "out.csv", "messages": 10, "next": {"0": "2:0"}}
     with Path("out.csv").open(newline="") as file:
         assert [row["message"] for row in csv.DictReader(file)] == [row["message"] for row in ROWS]
@@ -250,6 +255,22 @@ def test_up_status_down(tmp_path, monkeypatch):
     gone = run("topics", "list")
     assert gone.returncode == 2
     assert "brokerless up" in json.loads(gone.stderr)["error"]["message"]
+
+
+@pytest.mark.minio
+@pytest.mark.skipif(find_minio() is None, reason="no MinIO: put 'minio' on PATH or set BROKERLESS_MINIO_BINARY")
+def test_commands_find_the_minio_that_is_up(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    keys = {"MINIO_S3_ACCESS_KEY": "tests", "MINIO_S3_SECRET_ACCESS_KEY": "tests-secret"}
+    unset = dict.fromkeys(("BROKERLESS_PROFILE", "BROKERLESS_ROOT"))
+    binary = {"BROKERLESS_MINIO_BINARY": str(find_minio())}
+    command = Cli(Settings("minio", "s3://unused", state_dir=tmp_path / "state"), {**unset, **keys, **binary})
+    try:
+        assert json.loads(command("up", "--json", BROKERLESS_PROFILE="minio").stdout)["kind"] == "minio"
+        assert command("topics", "create", "t", "--schema", "s string").exit_code == 0
+        assert_refused(command("topics", "list", MINIO_S3_ACCESS_KEY=None), "MINIO_S3_ACCESS_KEY")
+    finally:
+        assert command("down").exit_code == 0
 
 
 @pytest.mark.spark

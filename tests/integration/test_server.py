@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from obstore.exceptions import AlreadyExistsError, PermissionDeniedError
+from obstore.exceptions import AlreadyExistsError, GenericError, PermissionDeniedError
 from obstore.store import S3Store
 
 from brokerless.errors import ConfigError
@@ -53,7 +53,7 @@ def make_bucket(endpoint: str) -> None:
     connection.close()
 
 
-def store_at(endpoint: str, *, access_key: str = "any", secret_key: str = "any") -> S3Store:
+def store_at(endpoint: str, *, access_key: str = "any", secret_key: str = "any", retries: int = 10) -> S3Store:
     return S3Store(
         BUCKET,
         config={
@@ -64,6 +64,7 @@ def store_at(endpoint: str, *, access_key: str = "any", secret_key: str = "any")
             "aws_virtual_hosted_style_request": "false",
         },
         client_options={"allow_http": True, "timeout": "10s"},
+        retry_config={"max_retries": retries},
     )
 
 
@@ -135,6 +136,69 @@ def test_conditional_put_has_one_winner(tmp_path: Path) -> None:
         assert sorted(turn for turn, _ in wins) == list(range(10))
         for turn, number in wins:
             assert bytes(store.get(f"log/{turn}").bytes()) == str(number).encode()
+
+
+@pytest.mark.parametrize("limit", [100, 10], ids=["no room for its properties", "no room for its content"])
+def test_what_the_disk_does_not_take_is_refused_and_forgotten(tmp_path: Path, limit: int) -> None:
+    """A limit on the size of a file fails the server's writes, as a full disk does, without one."""
+    resource = pytest.importorskip("resource")
+    if not hasattr(resource, "prlimit"):
+        pytest.skip("another process's limits can be set on Linux only")
+    with start_embedded(tmp_path) as running:
+        make_bucket(running.endpoint)
+        store = store_at(running.endpoint, retries=0)
+        store.put("kept", b"stored before")
+        resource.prlimit(running.pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+        for _ in range(2):
+            with pytest.raises(GenericError, match="507"):
+                store.put("new", b"x" * 50, mode="create")  # by the second time it would be there
+        with pytest.raises(GenericError, match="507"):
+            store.put("kept", b"y" * 50)
+        with pytest.raises(FileNotFoundError):
+            store.head("new")
+        assert bytes(store.get("kept").bytes()) == b"stored before"
+        resource.prlimit(running.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        store.put("later", b"there is room again", mode="create")
+    with start_embedded(tmp_path) as running:
+        store = store_at(running.endpoint)
+        assert sorted(str(info["path"]) for chunk in store.list() for info in chunk) == ["kept", "later"]
+        assert bytes(store.get("kept").bytes()) == b"stored before"
+
+
+def test_names_that_one_folder_cannot_hold_are_kept_apart(tmp_path: Path) -> None:
+    names = ["a", "a/b", "x", "x.meta.json", "x.tmp"]
+    for run in range(2):
+        with start_embedded(tmp_path) as running:
+            if run == 0:
+                make_bucket(running.endpoint)
+            for name in names:
+                store_at(running.endpoint).put(name, name.encode())
+    with start_embedded(tmp_path) as running:
+        for name in names:
+            assert bytes(store_at(running.endpoint).get(name).bytes()) == name.encode()
+
+
+def test_an_object_that_cannot_be_read_is_not_an_empty_one(tmp_path: Path) -> None:
+    with start_embedded(tmp_path) as running:
+        make_bucket(running.endpoint)
+        store = store_at(running.endpoint, retries=0)
+        store.put("key", b"content")
+        next((tmp_path / "objects").rglob("key")).unlink()
+        with pytest.raises(GenericError, match="500"):
+            store.get("key").bytes()
+
+
+def test_objects_that_cannot_be_read_at_the_start_end_the_server(tmp_path: Path) -> None:
+    """It would serve a log without its entries, and take new ones in their place."""
+    with start_embedded(tmp_path) as running:
+        make_bucket(running.endpoint)
+        store_at(running.endpoint).put("key", b"content")
+    stored = next((tmp_path / "objects").rglob("key"))
+    stored.with_name("key.meta.json").unlink()
+    stored.unlink()
+    stored.symlink_to("key")  # to itself: reading it is an error for root, too
+    with pytest.raises(ConfigError, match=r"cannot start: .*key"):
+        start_embedded(tmp_path)
 
 
 @needs_proc

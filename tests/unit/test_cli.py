@@ -20,16 +20,20 @@ from typer.testing import CliRunner
 from brokerless import errors
 from brokerless.admin import create_topic
 from brokerless.cli import application, lines
+from brokerless.cli import main as cli_main
 from brokerless.cli.app import _Root, exit_code
 from brokerless.cli.doctor import clock_skew
 from brokerless.cli.lines import Spool
-from brokerless.cli.messages import stop_on_signals
+from brokerless.cli.messages import _printer, stop_on_signals
 from brokerless.cli.output import Progress, printable
 from brokerless.cli.reference import markdown
-from brokerless.consumer import _Part
+from brokerless.consumer import Batch, _Part
 from brokerless.entries import PARTITIONS_KEY
 from brokerless.errors import ConfigError, MessageError, SchemaError
 from brokerless.log import DeltaLog
+from brokerless.partitioner import partition_of
+from brokerless.producer import Producer
+from brokerless.records import to_table
 from brokerless.settings import Settings
 from brokerless.topics import Schema
 from brokerless.verify.holes import find_hole
@@ -206,6 +210,74 @@ def test_what_fails_after_rows_were_written_is_exit_1(cli, monkeypatch, verb):
     assert "first" in (result.stdout + (Path("o.csv").read_text() if verb[0] == "export" else ""))
 
 
+@pytest.fixture
+def two_partitions(cli):
+    """Topic t: five commits of a message each in partition 0, and one in partition 1. Returns their texts."""
+    cli.json("topics", "create", "t", "--schema", "s string", "--partitions", "2")
+    texts = ([], [])
+    for text in map(str, range(100)):
+        texts[partition_of(text, 2)].append(text)
+    sent = [*texts[0][:5], texts[1][0]]
+    with Producer("t", store=cli.store, key="s") as producer:
+        for text in sent:
+            producer.send([{"s": text}])
+    return sent
+
+
+def read_with(cli, verb, *options):
+    """What a bounded read brings, its error, and its exit code."""
+    file = Path("o.jsonl")
+    file.unlink(missing_ok=True)
+    result = cli(*(["tail", "t"] if verb == "tail" else ["export", "t", str(file)]), "--once", *options, "--json")
+    text = result.stdout if verb == "tail" else file.read_text() if file.exists() else ""
+    error = None if result.exit_code == 0 else json.loads(result.stderr.splitlines()[-1])["error"]
+    return [json.loads(line)["s"] for line in text.splitlines()], error, result.exit_code
+
+
+@pytest.mark.parametrize("verb", ["tail", "export"])
+def test_a_damaged_object_holds_back_only_what_is_behind_it(cli, two_partitions, verb):
+    (third,) = DeltaLog(cli.store, "t").read(3).messages
+    cli.store.put(f"t/{third.path}", b"PAR1 and no more PAR1")
+    found, error, code = read_with(cli, verb)
+    assert (sorted(found), code) == (sorted([*two_partitions[:2], two_partitions[5]]), 1)
+    assert "partition 0, offset 3:0" in error["message"]
+
+
+@pytest.mark.parametrize("verb", ["tail", "export"])
+def test_a_missing_entry_is_not_the_end(cli, two_partitions, verb):
+    cli.store.delete(["t/_delta_log/00000000000000000003.json"])
+    _, error, code = read_with(cli, verb)
+    assert (error["type"], code) == ("LogIncomplete", error["exit_code"])
+    assert code != 0
+
+
+@pytest.mark.parametrize("verb", ["tail", "export"])
+def test_an_entry_that_goes_while_it_is_read_is_not_the_end(cli, two_partitions, verb, monkeypatch):
+    take = _Part.take
+
+    def losing(part, max_bytes):
+        cli.store.delete(["t/_delta_log/00000000000000000003.json"])
+        return take(part, 1)  # a commit a poll
+
+    monkeypatch.setattr(_Part, "take", losing)
+    found, error, code = read_with(cli, verb)
+    assert (sorted(found), code) == (sorted([*two_partitions[:2], two_partitions[5]]), 1)
+    assert error["type"] == "LogIncomplete"
+
+
+@pytest.mark.parametrize("verb", ["tail", "export"])
+def test_rows_that_another_engine_deleted_stop_a_reader_that_does_not_accept_it(cli, verb, tmp_path):
+    deltalake = pytest.importorskip("deltalake")
+    cli.json("topics", "create", "t", "--schema", "s string")
+    with Producer("t", store=cli.store) as producer:
+        producer.send([{"s": "kept"}, {"s": "deleted"}])
+    deltalake.DeltaTable(str(tmp_path / "root" / "t")).delete("s = 'deleted'")
+    found, error, code = read_with(cli, verb)
+    assert (found, error["type"], code) == (["kept", "deleted"], "TopicRewritten", 1)
+    found, _, code = read_with(cli, verb, "--accept-rewrites")
+    assert (found, code) == (["kept", "deleted", "kept"], 0)
+
+
 def test_what_cannot_begin_is_exit_2_and_writes_nothing(cli):
     assert_refused(cli("export", "t", "o.csv", "--once"), "no topic 't'")
     assert not Path("o.csv").exists()
@@ -219,6 +291,23 @@ def test_ctrl_c_is_130(cli, monkeypatch):
     result = cli("topics", "list")
     assert result.exit_code == 130
     assert "Traceback" not in result.output
+
+
+def test_ctrl_c_while_the_command_starts_is_130_too(monkeypatch, capsys):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("brokerless.cli.application", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        cli_main()
+    assert ended.value.code == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def test_nothing_is_loaded_before_ctrl_c_is_handled():
+    code = "import sys; before = set(sys.modules); import brokerless.cli; print(*set(sys.modules) - before)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPO).stdout
+    assert set(loaded.split()) <= {"brokerless", "brokerless.cli", "brokerless.version", "__future__"}
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
@@ -276,6 +365,28 @@ def test_up_refuses_the_cloud(cli):
     assert_refused(cli("up", "--profile", "aws"), "aws")
 
 
+@pytest.mark.parametrize(
+    ("environ", "args", "kind"),
+    [
+        ({}, [], "embedded"),
+        ({"BROKERLESS_PROFILE": "minio"}, [], "minio"),
+        ({"BROKERLESS_PROFILE": "minio"}, ["--profile", "embedded"], "embedded"),
+        ({"BROKERLESS_PROFILE": "aws"}, ["--minio"], "minio"),
+        ({}, ["--profile", "minio"], "minio"),
+    ],
+)
+def test_up_starts_the_server_of_the_profile(cli, monkeypatch, environ, args, kind):
+    def start(state_dir, *, kind, port, environ):
+        raise ConfigError(f"{kind} would be started")
+
+    monkeypatch.setattr("brokerless.local.background.up", start)
+    assert_refused(cli("up", *args, **{"BROKERLESS_PROFILE": None, **environ}, stdin=""), f"{kind} would be started")
+
+
+def test_up_refuses_the_cloud_of_the_environment(cli):
+    assert_refused(cli("up", BROKERLESS_PROFILE="aws"), "aws")
+
+
 def test_the_demo_refuses_what_it_does_not_bring(cli):
     assert_refused(cli("demo", "--profile", "aws"), "'aws'", "embedded or minio")
     assert_refused(cli("demo", "--root", "file:///tmp/x"), "file:///tmp/x", "s3://")
@@ -302,6 +413,23 @@ def test_a_signal_stops_a_bounded_read():
 def test_control_characters_do_not_reach_the_terminal():
     assert printable("a\x1b[2Jb\r\u202ec\n") == "a\\x1b[2Jb\\r\\u202ec\\n"
     assert printable("é 日本") == "é 日本"
+
+
+def test_columns_grow_with_their_messages(capsys):
+    schema = Schema.parse("n long, s string")
+    show = _printer("table", offsets=False)
+    for row in ({"n": 1, "s": "a"}, {"n": 22, "s": "a longer text"}, {"n": 333, "s": "b" * 50}, {"n": 4, "s": "c"}):
+        data = to_table([row], schema, topic="t", produced_at_us=0).select(["n", "s"])
+        show(Batch("t", 0, 1, 0, data), data)
+    assert capsys.readouterr().out.splitlines() == [
+        "n  s",
+        "1  a",
+        "n         s",
+        "22        a longer text",
+        "n         s",
+        "333       " + "b" * 39 + "…",
+        "4         c",
+    ]
 
 
 def test_progress_is_sparse_where_nobody_watches(capsys, monkeypatch):

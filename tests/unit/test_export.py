@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import shutil
 import sys
 import threading
 import time
@@ -20,11 +21,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerless import export as export_module
-from brokerless.admin import create_topic, describe_topic
+from brokerless.admin import create_topic, delete_topic, describe_topic
 from brokerless.consumer import Tail
-from brokerless.errors import BrokerlessError, ConfigError, TopicNotFound
+from brokerless.errors import BrokerlessError, ConfigError, TopicChanged, TopicNotFound
 from brokerless.export import csv_lines, export_topic, json_lines, plain_decimal
-from brokerless.offsets import Offset
+from brokerless.offsets import Offset, SavedPosition
 from brokerless.producer import Producer
 from brokerless.records import to_table
 from brokerless.settings import Settings
@@ -326,6 +327,12 @@ def test_a_stop_leaves_a_complete_file(store, topic, tmp_path):
     assert done.rows == read_parquet(tmp_path / "t.parquet").read_all().num_rows == 4
 
 
+def test_a_stop_before_all_that_was_expected_came_is_an_error(store, topic, tmp_path):
+    stop = threading.Event()
+    with pytest.raises(BrokerlessError, match=r"5 messages .* expected, \d came until it was stopped"):
+        export_topic(topic, tmp_path / "t.csv", store=store, expect=5, stop=stop, on_batches=lambda _: stop.set())
+
+
 def test_a_follower_sees_each_minibatch_at_once(store, topic, tmp_path):
     path = tmp_path / "t.csv"
     stop, seen = threading.Event(), []
@@ -349,6 +356,47 @@ def test_start_at_an_offset(store, topic, tmp_path):
 
 
 # Refusals
+
+
+@pytest.fixture
+def two_partitions(store):
+    create_topic(store, "keyed", UNIFIED, partitions=2)
+    producer = Producer("keyed", store=store, key="message")
+    for number in range(7):
+        producer.send([{"timestamp": 1.0, "message": str(number)}])
+    producer.close()
+    return "keyed"
+
+
+def test_each_partition_goes_on_where_an_earlier_run_ended(store, two_partitions, tmp_path):
+    first = export_topic(two_partitions, tmp_path / "t.csv", store=store, once=True)
+    assert first.next[0] != first.next[1]
+    with Producer(two_partitions, store=store) as producer:
+        producer.send([{"timestamp": 1.0, "message": "later"}])
+    saved = SavedPosition.parse(json.dumps(first.position.to_dict()), source="")
+    second = export_topic(two_partitions, tmp_path / "t.jsonl", store=store, once=True, start=saved)
+    assert (first.rows, second.rows) == (7, 1)
+    assert json.loads((tmp_path / "t.jsonl").read_text())["message"] == "later"
+
+
+@pytest.mark.parametrize("how", ["deleted", "removed by hand"])
+def test_a_position_in_a_topic_that_was_made_anew_is_refused(store, two_partitions, tmp_path, how):
+    saved = export_topic(two_partitions, tmp_path / "t.csv", store=store, once=True).position
+    if how == "deleted":
+        delete_topic(store, two_partitions)
+    else:
+        for table in ("keyed", "keyed.1"):
+            shutil.rmtree(tmp_path / "root" / table)
+    create_topic(store, two_partitions, UNIFIED, partitions=2)
+    with pytest.raises(TopicChanged, match=rf"was table {saved.table_ids[0]}, and is .*--from beginning"):
+        export_topic(two_partitions, tmp_path / "again.csv", store=store, once=True, start=saved)
+    assert not (tmp_path / "again.csv").exists()
+
+
+def test_a_position_of_another_topic_is_refused(store, topic, two_partitions, tmp_path):
+    saved = export_topic(topic, tmp_path / "t.csv", store=store, once=True).position
+    with pytest.raises(ConfigError, match="one of topic 'timezone_unified', not of 'keyed'"):
+        export_topic(two_partitions, tmp_path / "t.csv", store=store, start=saved)
 
 
 def test_an_unknown_topic_leaves_an_existing_file_alone(store, tmp_path):

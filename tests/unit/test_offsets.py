@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerless.errors import ConfigError
-from brokerless.offsets import Ack, Offset, parse_start
+from brokerless.offsets import Ack, Offset, SavedPosition, parse_start
 
 NUMBERS = st.integers(min_value=0, max_value=10**18 - 1)
 
@@ -56,6 +58,29 @@ def test_any_instant_with_an_offset_is_a_start(instant: datetime) -> None:
 def test_what_is_no_start_is_refused(text: str, because: str) -> None:
     with pytest.raises(ConfigError, match=because):
         parse_start(text)
+
+
+@pytest.mark.parametrize("text", ["2026-11-21", "20261121", "2026-W47-6", "2026-11-21 09:00", "0001-01-01"])
+def test_the_hint_for_a_time_without_an_offset_works(text: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse_start(text)
+    suggested = re.search(r"write (\S+) or", str(refused.value))
+    assert suggested is not None
+    assert parse_start(suggested[1]) == datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+def test_a_saved_position_reads_back() -> None:
+    position = SavedPosition("t", {0: Offset(12, 3), 10: Offset(4)}, {0: "a", 10: "b"})
+    assert SavedPosition.parse(json.dumps({**position.to_dict(), "messages": 7}), source="p.json") == position
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"topic": "t", "next": {"0": "1"}, "table_ids": {}}', '{"topic": "t", "next": {"0": "1:0"}}'],
+)
+def test_what_is_no_position_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"p\.json does not hold a position; .*export"):
+        SavedPosition.parse(text, source="p.json")
 
 
 def test_acknowledgement_knows_its_first_and_last_message() -> None:

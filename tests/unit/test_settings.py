@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from brokerless.errors import ConfigError
 from brokerless.settings import Settings, check_root
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MINIO = {
     "BROKERLESS_PROFILE": "minio",
@@ -70,6 +67,39 @@ def test_embedded_finds_the_running_server_and_needs_no_credentials(tmp_path: Pa
     assert settings.endpoint == "http://127.0.0.1:4567"
     assert settings.access_key
     assert settings.root == "s3://brokerless"
+
+
+@pytest.fixture
+def minio_is_up(tmp_path: Path) -> dict[str, str]:
+    """The environment of a directory where 'brokerless up --minio' left a server running."""
+    (tmp_path / "server.json").write_text(json.dumps({"endpoint": "http://127.0.0.1:4567", "kind": "minio"}))
+    keys = {"MINIO_S3_ACCESS_KEY": "user", "MINIO_S3_SECRET_ACCESS_KEY": "hunter2-secret"}
+    return {"BROKERLESS_STATE_DIR": str(tmp_path), **keys}
+
+
+def test_the_profile_is_that_of_the_running_server(minio_is_up: dict[str, str]) -> None:
+    settings = load(minio_is_up)
+    assert (settings.profile, settings.endpoint, settings.access_key) == ("minio", "http://127.0.0.1:4567", "user")
+    assert load(minio_is_up, root="file:///data").profile == "embedded"
+    assert load({**minio_is_up, "AWS_ENDPOINT_URL": "http://another:1"}).profile == "embedded"
+
+
+def test_the_running_servers_credentials_are_asked_for_by_name(minio_is_up: dict[str, str]) -> None:
+    del minio_is_up["MINIO_S3_ACCESS_KEY"]
+    with pytest.raises(
+        ConfigError, match=r"'brokerless up' started \(http://127.0.0.1:4567\); set MINIO_S3_ACCESS_KEY"
+    ):
+        load(minio_is_up)
+
+
+@pytest.mark.parametrize("profile", ["embedded", "minio"])
+def test_a_profile_that_is_not_the_running_servers_is_refused(minio_is_up: dict[str, str], profile: str) -> None:
+    kind = "embedded" if profile == "minio" else "minio"
+    state = Path(minio_is_up["BROKERLESS_STATE_DIR"], "server.json")
+    state.write_text(json.dumps({"endpoint": "http://127.0.0.1:4567", "kind": kind}))
+    for wanted in ({"profile": profile}, {}):
+        with pytest.raises(ConfigError, match=f"The profile is {profile}, .* kind {kind} .*brokerless down"):
+            load({**minio_is_up, "BROKERLESS_PROFILE": profile}, **wanted)
 
 
 @pytest.mark.parametrize("content", [None, "", "{}", "[1", "[]", "5", "[" * 100_000])

@@ -1,0 +1,195 @@
+"""What the embedded server acknowledges is on the disk; what the disk does not take is refused.
+
+ministack keeps an object in memory, tries to write it to a file, logs a failure and answers 200. So a full disk would
+take messages that a restart does not know. Here an object counts once its bytes and its name are synced (as far as
+the file system keeps that promise); a failure becomes status 507 (or 500), and memory is as it was. The same holds for
+every other failure that ministack only logs: an object that cannot be read is not an empty one, and a folder that
+cannot be read at the start is not a topic without entries.
+
+These are ministack's own functions, replaced in its process; hence the check of its version.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib.metadata
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Answer = tuple[int, dict[str, str], bytes]
+    Dispatch = Callable[..., Answer]
+
+MINISTACK: Final = "1.5.33"
+"""The version whose functions are replaced; the one that pyproject.toml names."""
+
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_PROPERTIES: Final = ".meta.json"
+
+
+def check_version() -> None:
+    """Returns if this ministack is the one that the replacements were written for.
+
+    Raises:
+        RuntimeError: it is another one.
+    """
+    found = importlib.metadata.version("ministack")
+    if found != MINISTACK:
+        msg = (
+            f"ministack {found} is installed, and the embedded server needs {MINISTACK}: it could not promise that "
+            "what it acknowledges is stored. Install it: pip install 'brokerless[local]'."
+        )
+        raise RuntimeError(msg)
+
+
+def raise_logged_failures() -> None:
+    """Lets ministack raise what it would only log.
+
+    Call it before its S3 module is imported: that reads the stored objects.
+    """
+    logging.getLogger("s3").addFilter(_raise)
+
+
+def make_durable(s3: Any) -> None:
+    """Replaces in ministack's S3 module what writes objects and what answers for it."""
+
+    def folder_of(bucket: str) -> Path:
+        return Path(s3.DATA_DIR, s3.get_account_id(), bucket)
+
+    def persist(bucket: str, key: str, record: dict[str, Any]) -> None:
+        path = Path(s3._object_disk_path(bucket, key))
+        properties = {**s3._object_meta_from_record(record), **s3._key_history_meta(bucket, key), "key": key}
+        store(path, record["body"], json.dumps(properties).encode())
+        record["body"] = None  # it is read from the disk from now on
+        # A name that no file can have is stored under another one; that may have changed.
+        s3._remove_key_files(s3._other_key_disk_path(str(folder_of(bucket)), key, str(path)))
+
+    def write(path: str, data: Any, *, text: bool = False) -> None:
+        _write(Path(f"{path}.tmp"), data.encode() if text else data)
+        Path(f"{path}.tmp").replace(path)
+        sync_folder(Path(path).parent)
+
+    remove = s3._remove_key_files
+
+    def remove_durably(path: str | None) -> None:
+        present = path is not None and (os.path.isfile(path) or os.path.isfile(path + _PROPERTIES))  # noqa: PTH113
+        remove(path)
+        if present:
+            sync_folder(Path(str(path)).parent)
+
+    s3._persist_object = persist
+    s3._atomic_write = write  # of versions and of what marks a deletion
+    s3._remove_key_files = remove_durably
+    s3._dispatch = refusing(s3._dispatch, s3)
+
+
+def refusing(dispatch: Dispatch, s3: Any) -> Dispatch:
+    """The same, but for requests that the disk failed: those get a 5xx, and memory is as it was before."""
+
+    def dispatching(method: str, bucket: str, key: str, *request: Any) -> Answer:
+        known = s3._buckets.get(bucket)
+        record = None if known is None else known["objects"].get(key)
+        versions = s3._object_versions.get((bucket, key))
+        versions = None if versions is None else [dict(version) for version in versions]
+        try:
+            answer = dispatch(method, bucket, key, *request)
+            if method == "PUT" and known is None and bucket in s3._buckets:
+                sync_upwards(Path(s3.DATA_DIR, s3.get_account_id(), bucket), Path(s3.DATA_DIR))
+            return answer
+        except OSError as error:
+            _put_back(s3._object_versions, (bucket, key), versions)
+            if known is None:
+                s3._buckets.pop(bucket, None)
+            else:
+                _put_back(known["objects"], key, record)
+            reason = f"{error.strerror or error}; the embedded server did not do this."
+            if error.errno in _FULL:
+                return s3._error("XMinioStorageFull", reason, 507, f"/{bucket}/{key}")  # type: ignore[no-any-return]
+            return s3._error("InternalError", reason, 500, f"/{bucket}/{key}")  # type: ignore[no-any-return]
+
+    return dispatching
+
+
+def store(path: Path, data: bytes | None, properties: bytes) -> None:
+    """Puts an object's files into place, so that they outlive a power cut, or leaves none of a new object.
+
+    Args:
+        path: the object's file; its properties are beside it.
+        data: the content, or None if it stays as it is.
+        properties: of the object, as ministack reads them at its start; without them it makes them up from the content.
+
+    Raises:
+        OSError: the disk did not take it.
+    """
+    beside = Path(f"{path}{_PROPERTIES}")
+    files = [(target, content) for target, content in ((path, data), (beside, properties)) if content is not None]
+    is_new = not path.exists()
+    try:
+        make_folders(path.parent)
+        for target, content in files:
+            # Properties that a power cut tears are made up from the content: a third sync would buy nothing.
+            _write(Path(f"{target}.tmp"), content, sync=data is None or target is path)
+        if data is not None and not is_new:
+            # A power cut between the two renames must not leave new content with the size of the old.
+            beside.unlink(missing_ok=True)
+        for target, _ in files:
+            Path(f"{target}.tmp").replace(target)
+        sync_folder(path.parent)
+    except BaseException:
+        for target, _ in files:
+            Path(f"{target}.tmp").unlink(missing_ok=True)
+            if is_new and data is not None:
+                target.unlink(missing_ok=True)  # or a restart would find what was refused
+        raise
+
+
+def make_folders(folder: Path) -> None:
+    """Creates a folder and those above it; their names are synced."""
+    if not folder.is_dir():
+        make_folders(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        sync_folder(folder.parent)
+
+
+def sync_upwards(folder: Path, top: Path) -> None:
+    """Syncs the names of a folder and of those above it, up to those in ``top``."""
+    while folder != top:
+        folder = folder.parent
+        sync_folder(folder)
+
+
+def sync_folder(folder: Path) -> None:
+    """Syncs which names are in a folder."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _write(path: Path, content: bytes, *, sync: bool = True) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(content)
+        file.flush()
+        if sync:
+            os.fsync(file.fileno())
+
+
+def _raise(record: logging.LogRecord) -> bool:
+    error = sys.exc_info()[1]
+    if error is not None and str(record.msg).startswith("Failed to "):
+        raise error
+    return True
+
+
+def _put_back(into: Any, key: object, value: object) -> None:
+    if value is None:
+        into.pop(key, None)
+    else:
+        into[key] = value
