@@ -264,7 +264,8 @@ class Maintainer:
         self._checkpoint_every = checkpoint_every
         self._log_retention_s = log_retention_s
         self._grace_s = grace_s
-        self._settle_s = 0.0 if unsafe_no_minimum else SETTLE_S
+        # (This run's own checkpoint is younger than the run.)
+        self._settle_s = -math.inf if unsafe_no_minimum else SETTLE_S
         self._skew_s = 0.0 if unsafe_no_minimum else _SKEW_S
         self._listed_by_name = not self._store.uri.startswith("file:")
         self._clock = clock
