@@ -55,7 +55,7 @@ import json
 import math
 import re
 from dataclasses import asdict, dataclass, field, replace
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from brokerless.clock import SYSTEM, Clock
@@ -264,7 +264,8 @@ class Maintainer:
         self._checkpoint_every = checkpoint_every
         self._log_retention_s = log_retention_s
         self._grace_s = grace_s
-        self._settle_s = 0.0 if unsafe_no_minimum else SETTLE_S
+        # (This run's own checkpoint is younger than the run.)
+        self._settle_s = -math.inf if unsafe_no_minimum else SETTLE_S
         self._skew_s = 0.0 if unsafe_no_minimum else _SKEW_S
         self._listed_by_name = not self._store.uri.startswith("file:")
         self._clock = clock
@@ -626,7 +627,9 @@ class Maintainer:
         first = state.version if state.metadata.deleted else state.metadata.first_version
         # By a listing, not by trying: a hole must not pass for the log's beginning.
         found = self._versioned(f"{log.table}/_delta_log", after=log.entry_path(first - 1) if first else None)
-        version, info = next(((v, i) for v, i in found if _ENTRY.fullmatch(i.path)), (-1, None))
+        # The oldest of one page: a writer that slept may have left an entry of today before the log's beginning.
+        page = islice(((v, i) for v, i in found if _ENTRY.fullmatch(i.path)), _DELETE_BATCH)
+        version, info = min(page, key=lambda one: one[1].modified_s, default=(-1, None))
         if info is None:
             return _Horizon(now_s)
         if state.metadata.deleted:

@@ -7,7 +7,7 @@ maintenance, after the log retention, removes it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import aws_cdk as cdk
 from aws_cdk import aws_iam as iam
@@ -147,8 +147,7 @@ class Storage(Construct):
         if self._stage.auto_delete:
             # The CDK's function that empties the bucket when the stage is destroyed.
             provider = cdk.Stack.of(self).node.find_child("Custom::S3AutoDeleteObjectsCustomResourceProvider")
-            role = provider.node.find_child("Role")
-            assert isinstance(role, cdk.CfnElement)
+            role = cast("cdk.CfnElement", provider.node.find_child("Role"))
             removers.append(cdk.Fn.get_att(role.logical_id, "Arn").to_string())
         log = f"{self.data_arn}/{TOPICS}/*/_delta_log"
         for sid, actions, objects, allowed in (

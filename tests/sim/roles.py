@@ -64,7 +64,7 @@ WIDER: Final = Schema.parse("n long, m long")
 MOST_PARTITIONS: Final = 3
 
 RETENTION_S: Final = 3600.0
-GRACE_S: Final = 1800.0
+GRACE_S: Final = 3600.0
 
 ROWS: Final = 100  # numbers that one batch of a role's input may use
 BATCHES: Final = 1000

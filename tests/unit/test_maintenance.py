@@ -511,6 +511,24 @@ def test_a_removal_that_is_stamped_long_ago_does_not_let_readers_miss_their_obje
     assert maintainer(store).run_once()[0].objects_removed == 0
 
 
+def test_an_entry_that_a_sleeper_left_under_a_freed_name_is_not_the_oldest(store: FakeStore, clock: FakeClock) -> None:
+    send(store, 1)
+    write_checkpoint(log_of(store))
+    clock.advance(7 * DAY)
+    send(store, 2)
+    (path,) = data(store) - {add.path for add in log_of(store).read(1).adds}  # type: ignore[union-attr]
+    commit(store, [], [path])
+    clock.advance(DAY)
+    maintainer(store).run_once()
+    assert entries(store) == [1, 2, 3]
+    now_ms = clock.time_us() // 1000
+    store.put(
+        log_of(store).entry_path(0), build_entry(commit_id="z", timestamp_ms=now_ms, operation="WRITE", engine="slept")
+    )
+    assert maintainer(store).run_once()[0].objects_removed == 0
+    assert path in data(store)
+
+
 def test_no_checkpoint_is_written_by_a_clock_that_is_wrong(checkpoints: FakeStore, clock: FakeClock) -> None:
     send(checkpoints, 1)
     own = FakeClock()
