@@ -341,6 +341,14 @@ _CONTROLLED: Final = (
         "A roll-back takes every message with it.",
         by_tests("unit/test_topics_resource", "test_delete_deletes_nothing"),
     ),
+    Mutant(
+        "the log is asked before a message becomes a dead letter",
+        "brokerless/ingest.py",
+        "                    stream.confirm({partition for _, its, partition in plan.rows if its is stream})\n",
+        "                    pass\n",
+        "The same, for messages of a stream.",
+        Sim(),
+    ),
 )
 
 MUTANTS: Final = _INGESTED + _CONTROLLED

@@ -103,4 +103,20 @@ MUTANTS: Final = (
             "test_a_reader_stops_where_its_table_gets_a_feature_that_it_does_not_read",
         ),
     ),
+    Mutant(
+        "a reader notices that its table was made again by hand",
+        "brokerless/consumer.py",
+        "            if not self.log.meant(entry):\n",
+        "            if False:\n",
+        "It goes on in the new table where it was in the old one, and passes over what comes before.",
+        Sim(),
+    ),
+    Mutant(
+        "a reader that waits makes sure that its table is there",
+        "brokerless/log.py",
+        "        self.check_same()\n        self.check_end(version)\n",
+        "        self.check_end(version)\n",
+        "It waits for ever in a table that was made again, and is shorter.",
+        Sim(),
+    ),
 )
