@@ -522,8 +522,11 @@ class DeltaLog:
             return
         with self._lock:
             self._reload()
-        # Clean-up removes a prefix: if what comes before is still there, this one was lost.
-        if version > self.state.metadata.first_version and self.store.exists(self.entry_path(version - 1)):
+        # Clean-up removes a prefix: if what comes before is still there, this one was lost. (Two, because a sleeper may
+        # have left one in a freed name.)
+        first = self.state.metadata.first_version
+        before = range(max(version - 2, first), version)
+        if before and all(self.store.exists(self.entry_path(number)) for number in before):
             raise self._incomplete(version, checkpoint)
         earliest = Offset(self.earliest())
         msg = f"Offset {version}:0 of {self.uri} is gone: log clean-up removed it. The earliest offset is {earliest}."

@@ -115,14 +115,18 @@ def put_again(store: Store, table: str, objects: Mapping[str, bytes], *, clock: 
     """
 
     def removals() -> set[str]:
-        valid_s = clock.time_us() / 1e6 - REMOVAL_VALID_S
-        return {mark.path for mark in store.list(f"{table}/{REMOVALS}") if mark.modified_s > valid_s}
+        return {m.path for m in store.list(f"{table}/{REMOVALS}") if m.modified_s > stored_s - REMOVAL_VALID_S}
 
     def put() -> None:
         for path, data in objects.items():
             _persist(partial(store.put, f"{table}/{path}", data), clock)
 
+    if not objects:
+        return
+    put()
     try:
+        # Marks have the store's time, so their age does, too: this machine has slept, and its clock may be set wrong.
+        stored_s = _persist(partial(_stored_s, store, f"{table}/{next(iter(objects))}"), clock)
         under_way = _persist(removals, clock)
     finally:
         put()
@@ -133,6 +137,12 @@ def put_again(store: Store, table: str, objects: Mapping[str, bytes], *, clock: 
         under_way &= _persist(removals, clock)
         if not under_way:
             put()
+
+
+def _stored_s(store: Store, path: str) -> float:
+    """When the store took the object, by the store's clock; infinitely long ago if it is gone again."""
+    found = store.list(path.rpartition("/")[0], after=path[:-1])
+    return next((info.modified_s for info in found if info.path == path), float("-inf"))
 
 
 def _persist(request: Callable[[], _T], clock: Clock) -> _T:
