@@ -91,8 +91,8 @@ MUTANTS: Final = (
     Mutant(
         "entries go only below a settled checkpoint",
         _FILE,
-        "            gone = [info for version, info in expired if version < base]",
-        "            gone = [info for version, info in expired]",
+        "            base = max([settled, *(",
+        "            base = max([hint, *(",
         "The same, and where a checkpoint was lost nobody can open the table any more.",
         by_tests("unit/test_maintenance", "test_entries_go_when_they_are_old_and_below_a_settled_checkpoint"),
     ),
