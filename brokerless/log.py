@@ -426,7 +426,8 @@ class DeltaLog:
 
     def txn(self, app_id: str) -> int | None:
         """The version that the last txn of this application id recorded, as far as the log has been read."""
-        version = self.state.txns.get(app_id)
+        # Without the lock where it can be: who only asks must not wait for a commit under way.
+        version = (self._state or self.state).txns.get(app_id)
         return None if version is None or version < 0 else version  # -1: forgotten, see ``create``
 
     def head(self) -> int:
@@ -577,7 +578,7 @@ class DeltaLog:
         request = _Request(tuple(adds), txns or {}, expect or {}, now, now + deadline_s)
         self._waiting.append(request)
         try:
-            is_next = self._lock.acquire(timeout=min(deadline_s, threading.TIMEOUT_MAX))
+            is_next = self._lock.acquire(timeout=min(max(deadline_s, 0.0), threading.TIMEOUT_MAX))
         except BaseException:
             with contextlib.suppress(ValueError):  # another thread is committing it
                 self._waiting.remove(request)
@@ -752,7 +753,8 @@ class DeltaLog:
             attempts += tries
             if rival is None:
                 if self._is_older(self._confirmed, FRESH_S) and self._is_past(version, group, commit_id):
-                    state = self._reload()
+                    self._reload()
+                    state = self._whole()
                     group = self._unopposed(group, self._check_txns)
                     continue
                 state.version, state.timestamp_ms, state.digest = version, timestamp, digest_of(body)
