@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,20 +13,23 @@ import pyarrow as pa
 import pytest
 
 from brokerless.admin import create_topic, delete_topic
+from brokerless.consumer import Consumer
 from brokerless.errors import (
     BrokerlessError,
     ConfigError,
     DeliveryFailed,
+    LogIncomplete,
     PipelineError,
     StoreUnavailable,
     TopicDeleted,
 )
-from brokerless.log import DeltaLog
+from brokerless.log import RECHECK_S, DeltaLog
 from brokerless.maintenance import GRACE_S, Maintainer
 from brokerless.producer import Producer
 from brokerless.spark import outputs
 from brokerless.topics import Schema
 from brokerless.upload import REMOVAL_VALID_S, REMOVALS, UPLOAD_VALID_S
+from tests.sim import bucket, run
 from tests.sim.machine import simulated
 from tests.sim.run import run_seed
 from tests.support.checkpoints import write_checkpoint
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tests.sim.run import Result
+    from tests.sim.world import World
 
 pytestmark = pytest.mark.faults
 
@@ -218,9 +223,9 @@ def test_a_producer_that_was_opened_on_a_deleted_topic_writes_nothing_into_the_n
     producer = Producer("t", store=store, clock=clock)
     delete_topic(store, "t", clock=clock)
     create_topic(store, "t", SCHEMA, clock=clock)
-    with pytest.raises(TopicDeleted, match=r"created again \(entry 2\)"):
+    with pytest.raises(TopicDeleted, match=r"t was deleted"):
         producer.send({"n": [1]})
-    assert objects(store) == []
+    assert DeltaLog(store, "t", clock=clock).head() == 2
 
 
 def test_such_a_producer_does_not_take_over_the_new_topic_either(clock: FakeClock, store: FakeStore) -> None:
@@ -230,6 +235,57 @@ def test_such_a_producer_does_not_take_over_the_new_topic_either(clock: FakeCloc
     with pytest.raises(TopicDeleted):
         producer.last_sequence()
     assert DeltaLog(store, "t", clock=clock).head() == 2
+
+
+def test_what_a_writer_wrote_into_a_removed_folder_proves_nothing(clock: FakeClock, store: FakeStore) -> None:
+    producer = Producer("t", store=store, clock=clock)
+    producer.send({"n": [1]})
+    store.objects.clear()  # by hand; and it commits as often as it looks
+    with pytest.raises(DeliveryFailed, match="not acknowledged; they are not in the log"):
+        for n in range(5):
+            clock.advance(0.4)
+            producer.send({"n": [n]})
+
+
+def test_a_reader_does_not_begin_behind_a_first_entry_that_is_missing(clock: FakeClock, store: FakeStore) -> None:
+    for n in range(3):
+        Producer("t", store=store, clock=clock).send({"n": [n]})
+    lost = store.objects.pop("t/_delta_log/00000000000000000001.json")
+    with pytest.raises(LogIncomplete, match="Entry 1 of the log"):
+        Consumer("t", start="beginning", store=store, clock=clock)
+    store.objects["t/_delta_log/00000000000000000001.json"] = lost
+    assert Consumer("t", start="beginning", store=store, clock=clock).poll(0)[0].version == 1
+
+
+def test_a_producer_is_not_fenced_by_an_entry_that_is_missing(clock: FakeClock, store: FakeStore) -> None:
+    producer = Producer("t", store=store, clock=clock, producer_id="p")
+    producer.last_sequence()
+    clock.advance(RECHECK_S + 1)
+    producer.send({"n": [1]}, sequence=1)
+    claim = store.objects.pop("t/_delta_log/00000000000000000001.json")
+    clock.advance(RECHECK_S + 1)
+    for n in (2, 3):  # the first reads the log anew
+        with pytest.raises(DeliveryFailed, match="Entry 1 of the log"):
+            producer.send({"n": [n]}, sequence=n)
+    store.objects["t/_delta_log/00000000000000000001.json"] = claim
+    assert not producer.send({"n": [2]}, sequence=2)[0].duplicate
+
+
+def test_a_suspended_machine_cannot_lose_what_it_commits_because_of_the_stores_own_clock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def suspensions(world: World, maintained: bool) -> run.Weather:
+        weather = drawn(world, maintained)
+        return replace(weather, odds={"suspend": 0.05} if maintained else {}, requests=600)
+
+    drawn = run._weather
+    monkeypatch.setattr(run, "_weather", suspensions)
+    with simulated() as host:
+        stood_still = [seed for seed in range(160) if run_seed(host, seed).counts["fault: suspend"]]
+        assert not any(run_seed(host, seed).failures for seed in stood_still)
+        # A store that takes requests of any age would let them in.
+        monkeypatch.setattr(bucket, "SKEW_US", 10**15)
+        assert any(run_seed(host, seed).failures for seed in stood_still)
 
 
 def batch(store: FakeStore, clock: FakeClock) -> tuple[outputs.Output, outputs.Objects]:

@@ -77,7 +77,7 @@ MUTANTS: Final = (
         "            self.log.confirm()  # an entry may be missing instead\n",
         "            pass\n",
         "While an entry is missing, a producer stops for ever because of another one that does not exist.",
-        Sim(1600),
+        by_tests("faults/test_simulation", "test_a_producer_is_not_fenced_by_an_entry_that_is_missing"),
     ),
     Mutant(
         "a sequence that was passed over is no duplicate",

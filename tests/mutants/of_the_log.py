@@ -340,7 +340,7 @@ MUTANTS: Final = (
         "        version, digest = self._anchor\n",
         "        version, digest = state.version, state.digest\n",
         "A writer whose table was removed finds what it has written there itself, and is acknowledged for ever.",
-        Sim(),
+        by_tests("faults/test_simulation", "test_what_a_writer_wrote_into_a_removed_folder_proves_nothing"),
     ),
     Mutant(
         "a writer looks once a second whether its table is there",
@@ -372,7 +372,7 @@ MUTANTS: Final = (
         "        self._look_again()\n        state = self._whole()",
         "        state = self._whole()",
         "The same, for a writer that was opened before.",
-        Sim(),
+        by_tests("unit/test_log", "test_a_writer_that_knew_the_log_before_the_hole_finds_it_within_a_minute"),
     ),
     Mutant(
         "nobody writes to a log with a hole",
@@ -396,6 +396,6 @@ MUTANTS: Final = (
         "        if (self.checkpoint_version() or 0) < retained[0] or self.store.exists(self.entry_path(first - 1)):\n",
         "        if False:\n",
         "A reader from the beginning begins behind it, and nobody is told.",
-        Sim(),
+        by_tests("faults/test_simulation", "test_a_reader_does_not_begin_behind_a_first_entry_that_is_missing"),
     ),
 )

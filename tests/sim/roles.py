@@ -542,6 +542,8 @@ class Reading(Role):
                 if "not in the store" in str(error) or rng.random() < 0.4:
                     raise
                 self.world.counts["polls that were tried again"] += 1
+                idle += 1
+                process.wait(rng.randrange(SECOND) << min(idle, 10))
                 continue
             for batch in batches:
                 ids: list[int] = list(batch.data.column("n").to_pylist())

@@ -164,6 +164,7 @@ class World:
     def fail(self, text: str) -> None:
         """Records that something happened which never may."""
         self.failures.append(text)
+        self.over = self.over or len(self.failures) > 100  # a program that fails at its start is started for ever
         self.trace.add(self.now_us, "VERDICT", text)
 
     def at(self, us: int, action: Callable[[], None]) -> None:
