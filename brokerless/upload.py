@@ -115,7 +115,9 @@ def put_again(store: Store, table: str, objects: Mapping[str, bytes], *, clock: 
     """
 
     def removals() -> set[str]:
-        return {m.path for m in store.list(f"{table}/{REMOVALS}") if m.modified_s > stored_s - REMOVAL_VALID_S}
+        # Marks have the store's time, so their age does, too: this machine has slept, and its clock may be set wrong.
+        valid_s = stored_s + clock.monotonic() - begun - REMOVAL_VALID_S
+        return {mark.path for mark in store.list(f"{table}/{REMOVALS}") if mark.modified_s > valid_s}
 
     def put() -> None:
         for path, data in objects.items():
@@ -124,9 +126,9 @@ def put_again(store: Store, table: str, objects: Mapping[str, bytes], *, clock: 
     if not objects:
         return
     put()
+    begun = clock.monotonic()
     try:
-        # Marks have the store's time, so their age does, too: this machine has slept, and its clock may be set wrong.
-        stored_s = _persist(partial(_stored_s, store, f"{table}/{next(iter(objects))}"), clock)
+        stored_s = _persist(partial(_stored_s, store, f"{table}/{next(iter(objects))}", clock), clock)
         under_way = _persist(removals, clock)
     finally:
         put()
@@ -139,10 +141,10 @@ def put_again(store: Store, table: str, objects: Mapping[str, bytes], *, clock: 
             put()
 
 
-def _stored_s(store: Store, path: str) -> float:
-    """When the store took the object, by the store's clock; infinitely long ago if it is gone again."""
+def _stored_s(store: Store, path: str, clock: Clock) -> float:
+    """When the store took an object just now, by the store's clock; by this machine's if it is gone again."""
     found = store.list(path.rpartition("/")[0], after=path[:-1])
-    return next((info.modified_s for info in found if info.path == path), float("-inf"))
+    return next((info.modified_s for info in found if info.path == path), clock.time_us() / 1e6)
 
 
 def _persist(request: Callable[[], _T], clock: Clock) -> _T:
