@@ -88,6 +88,7 @@ _TIMEOUTS_S: Final = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 3
 _LATE_S: Final = 0.2
 """A request may end so long after the deadline: 5 s less the time since the call began still means the 5 s client."""
 
+_LIST_TRIES: Final = 3
 _SMALL: Final = 2**20  # bytes of a body that need no time of their own
 _STREAMED: Final = 2**20  # bytes: what a GET has of a larger object is not asked for again
 # Not of the store's making: the same request will meet them again.
@@ -226,17 +227,25 @@ class ObstoreStore:
 
     def list(self, prefix: str, *, after: str | None = None) -> Iterator[ObjectInfo]:
         """As ``Store.list``."""
-        try:
-            for chunk in obstore.list(self._retrying, prefix, offset=after, chunk_size=_PAGE):
-                self.requests["LIST"] += 1
-                for item in chunk:
-                    yield ObjectInfo(item["path"], item["size"], item["last_modified"].timestamp())
-        except FileNotFoundError as error:
-            if _NO_BUCKET in str(error):
-                raise self._named(error, "LIST", prefix) from None
-            return  # a local folder that is not there
-        except Exception as error:
-            raise self._named(error, "LIST", prefix) from error
+        for attempt in range(_LIST_TRIES):
+            self.requests["LIST"] += 1
+            try:
+                for page, chunk in enumerate(obstore.list(self._retrying, prefix, offset=after, chunk_size=_PAGE)):
+                    self.requests["LIST"] += page > 0
+                    for item in chunk:
+                        yield ObjectInfo(item["path"], item["size"], item["last_modified"].timestamp())
+                        after = item["path"]
+                return
+            except FileNotFoundError as error:
+                if _NO_BUCKET in str(error):
+                    raise self._named(error, "LIST", prefix) from None
+                return  # a local folder that is not there
+            except Exception as error:
+                # The client does not ask again for an answer that breaks off.
+                named = self._named(error, "LIST", prefix)
+                if attempt == _LIST_TRIES - 1 or not isinstance(named, StoreUnavailable) or isinstance(error, _FINAL):
+                    raise named from error
+            self._clock.backoff(attempt, base_s=0.05)
 
     def folders(self) -> Sequence[str]:
         """As ``Store.folders``."""
