@@ -115,7 +115,9 @@ def put_again(store: Store, table: str, objects: Mapping[str, bytes], *, clock: 
     """
 
     def removals() -> set[str]:
-        return {m.path for m in store.list(f"{table}/{REMOVALS}") if m.modified_s > stored_s - REMOVAL_VALID_S}
+        # A mark that its maintainer never takes away ends, too, while we wait.
+        now_s = stored_s + clock.monotonic() - put_at_s
+        return {m.path for m in store.list(f"{table}/{REMOVALS}") if m.modified_s > now_s - REMOVAL_VALID_S}
 
     def put() -> None:
         for path, data in objects.items():
@@ -126,6 +128,7 @@ def put_again(store: Store, table: str, objects: Mapping[str, bytes], *, clock: 
     put()
     try:
         # Marks have the store's time, so their age does, too: this machine has slept, and its clock may be set wrong.
+        put_at_s = clock.monotonic()
         stored_s = _persist(partial(_stored_s, store, f"{table}/{next(iter(objects))}"), clock)
         under_way = _persist(removals, clock)
     finally:
