@@ -38,7 +38,7 @@ from brokerless.log import DeltaLog, read_pool
 from brokerless.offsets import Offset, Start
 from brokerless.settings import Settings
 from brokerless.store import open_store
-from brokerless.topics import PRODUCED_AT, Column, partition_table
+from brokerless.topics import PRODUCED_AT, Column
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -337,7 +337,7 @@ class Consumer:
                 if not 0 <= number < about.partitions:
                     msg = f"Topic {topic!r} has the partitions 0 to {about.partitions - 1}, not {number}."
                     raise ConfigError(msg)
-                log = DeltaLog(self._store, partition_table(topic, number), clock=clock)
+                log = about.logs[number]  # opened with the others: the number of partitions may change meanwhile
                 offset = resolve_start(log, start)
                 tail = Tail(
                     log, offset.version, idle_max_s=idle_poll_max_s, clock=clock, accept_rewrites=accept_rewrites

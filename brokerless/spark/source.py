@@ -213,8 +213,8 @@ class Reader(DataSourceStreamReader):
         store = store_of(_option(self._options, "settings"))
         at: Position = {}
         rewrites = _flag(self._options, "acceptrewrites")
-        tables = _tables(store, self._options)
-        self._inputs = {table: _Input(DeltaLog(store, table), accept_rewrites=rewrites) for table in tables}
+        logs = _logs(store, self._options)
+        self._inputs = {log.table: _Input(log, accept_rewrites=rewrites) for log in logs}
         ids = {table: source.log.state.metadata.id for table, source in self._inputs.items()}
         name, output, letters = self._outputs(store)
         for table, source in self._inputs.items():
@@ -459,12 +459,11 @@ def first_position(store: Store, options: Mapping[str, str], output: Output) -> 
     at: Position = {}
     ids: TableIds = {}
     anew: set[str] = set()
-    for table in _tables(store, options):
-        log = DeltaLog(store, table)
-        at[table], fresh = _begin(log, output.recorded, options)
-        ids[table] = log.state.metadata.id
+    for log in _logs(store, options):
+        at[log.table], fresh = _begin(log, output.recorded, options)
+        ids[log.table] = log.state.metadata.id
         if fresh:
-            anew.add(table)
+            anew.add(log.table)
     # No txn says "before version 0", where another writer's table may have messages.
     return Begin({table: version for table, version in at.items() if version >= 0}, ids, frozenset(anew))
 
@@ -528,13 +527,17 @@ def _start(options: Mapping[str, str]) -> Literal["beginning", "latest"] | datet
     return start
 
 
-def _tables(store: Store, options: Mapping[str, str]) -> list[str]:
-    """All partitions of the topics."""
-    tables: list[str] = []
+def _logs(store: Store, options: Mapping[str, str]) -> list[DeltaLog]:
+    """The logs of all partitions of the topics.
+
+    Partition 0 is opened once: if the topic is created again meanwhile, with more partitions, that handle notices.
+    """
+    logs: list[DeltaLog] = []
     for topic in _names(options):
-        partitions = int(DeltaLog(store, topic).state.metadata.configuration.get(PARTITIONS_KEY, "1"))
-        tables += [partition_table(topic, number) for number in range(partitions)]
-    return tables
+        first = DeltaLog(store, topic)
+        partitions = int(first.state.metadata.configuration.get(PARTITIONS_KEY, "1"))
+        logs += [first, *(DeltaLog(store, partition_table(topic, number)) for number in range(1, partitions))]
+    return logs
 
 
 def _names(options: Mapping[str, str]) -> list[str]:

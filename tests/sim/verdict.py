@@ -204,6 +204,8 @@ class Judge:
 
     def _owners(self, table: Table) -> None:
         """Who met somebody else's epoch writes nothing more."""
+        if self._stage.by_hand:
+            return  # the epochs went with the folder
         owners: dict[str, str] = {}
         for entry, written in table.entries:
             name = written.process.name if written.process else "-"

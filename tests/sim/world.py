@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.sim.bucket import Connection
 
 START_US: Final = 1_800_000_000_000_000
-STEPS: Final = 12_000
+STEPS: Final = 25_000
 """No seed needs so many; who gets there goes round in circles."""
 
 SECOND: Final = 1_000_000
