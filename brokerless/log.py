@@ -464,19 +464,21 @@ class DeltaLog:
             if self._is_older(self._confirmed, FRESH_S):
                 state = self._reload()
         first = state.metadata.first_version + 1
-        if state.version < first or self.store.exists(self.entry_path(first)):
+        # Clean-up removes the entry that created the topic first; the one after it a sleeper may have put back.
+        if state.version < first or self.store.exists(self.entry_path(first - 1)):
+            if isinstance(state.damage, LogIncomplete) and state.damage.version == first:
+                raise state.damage
             foreign = PARTITIONS_KEY not in state.metadata.configuration
             created = self.read(first - 1) if foreign else None
             return first - 1 if created is not None and created.messages else first
         # Clean-up removes a prefix, so what is listed first is the oldest.
-        retained = list(listed(self.store, self.table, after=self.entry_path(first), most=PAGE).entries)
+        retained = list(listed(self.store, self.table, after=self.entry_path(first - 1), most=PAGE).entries)
         # But for an entry that a writer put into a freed name after a long sleep: it stands alone, and nobody reads it.
         while len(retained) > 1 and retained[1] != retained[0] + 1 and retained[1] <= state.version:
             del retained[0]
         if not retained:
             return self.head() + 1
-        # Clean-up leaves a checkpoint, and removes the entry that created the topic first: else the first one is lost.
-        if (self.checkpoint_version() or 0) < retained[0] or self.store.exists(self.entry_path(first - 1)):
+        if (self.checkpoint_version() or 0) < retained[0]:  # clean-up leaves one: else what comes before is lost
             raise self._incomplete(first, retained[0])
         return retained[0]
 
@@ -896,7 +898,10 @@ class DeltaLog:
 
     def _look_again(self) -> None:
         """Makes sure, once a minute, that the log really ends where it seems to (invariants 4 and 6)."""
-        while self._is_older(self._listed, FRESH_S):
+        if not self._is_older(self._listed, FRESH_S):
+            return
+        self._listed = (float("-inf"), 0)  # until the end is seen, whatever the clock says: somebody may set it
+        while True:
             looked = self._now()
             self._check_last()
             version = self.state.version

@@ -449,6 +449,7 @@ class _PartitionWriter:
                 known = self._known()
             if sequence is not None and known >= sequence:
                 self._check_sent(sequence)
+                self._remember(sequence)
                 return -1, 0, True
             number = max(self._used, known) + 1 if sequence is None else sequence
             self._used, self._trying = max(self._used, number), sequence

@@ -57,6 +57,7 @@ MUTANTS: Final = (
         _PRODUCER,
         "            if sequence is not None and known >= sequence:\n"
         "                self._check_sent(sequence)\n"
+        "                self._remember(sequence)\n"
         "                return -1, 0, True\n"
         "            number = max(self._used, known) + 1 if sequence is None else sequence\n",
         "            number = max(self._used, known) + 1\n",

@@ -393,8 +393,8 @@ MUTANTS: Final = (
     Mutant(
         "a first entry that is missing is not passed over",
         _LOG,
-        "        if (self.checkpoint_version() or 0) < retained[0] or self.store.exists(self.entry_path(first - 1)):\n",
-        "        if False:\n",
+        "            if isinstance(state.damage, LogIncomplete) and state.damage.version == first:\n",
+        "            if False:\n",
         "A reader from the beginning begins behind it, and nobody is told.",
         by_tests("faults/test_simulation", "test_a_reader_does_not_begin_behind_a_first_entry_that_is_missing"),
     ),

@@ -337,7 +337,8 @@ class Judge:
                 places.setdefault((table.name, row.version, row.index), set()).add(row.id)
                 until_us[row.id] = max(end_us, until_us.get(row.id, 0))
                 passed.setdefault(row.id // 100_000, []).append((row.id, end_us))
-        warm = dict(self._numbered(Function))
+        # Into a folder that was made anew by hand, a library's producer may have written at the last moment, too.
+        senders = dict(self._numbered(Sender if self._stage.by_hand else Function))
         for event in self._stage.events:
             if event.op != "send":
                 continue
@@ -353,7 +354,7 @@ class Judge:
             if event.type == "ok":
                 begun_us = invoked_us[event.call]
                 gone = [one for one in ids if until_us.get(one, 0) < begun_us]
-                if (role := warm.get(ids[0] // 100_000)) and self._stage.recreated:
+                if (role := senders.get(ids[0] // 100_000)) and self._stage.recreated:
                     # In flight when the topic was created anew, a later message came first: the rule of positions.
                     later = passed.get(ids[0] // 100_000, ())
                     gone = [
