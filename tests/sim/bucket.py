@@ -250,7 +250,7 @@ class Connection:
             if name.endswith(".json"):
                 self._process.looked_us[table] = self._bucket.world.now_us
                 if data is not None:
-                    self._process.entries.setdefault(path, data)
+                    self._process.entries[path] = data
             return data
 
         found = self._retried("GET", path, look, within_s=within_s)

@@ -442,6 +442,8 @@ class Function(Sender):
             for error in taken.errors:
                 self.world.trace.add(self.world.now_us, process.name, "met", "", f"{type(error).__name__}: {error}")
                 self.judge(process, error)
+                if isinstance(error, LogIncomplete) and self.world.rng.random() < 0.1:
+                    raise error  # functions do not live for ever
             misfit = f"{taken.rejected} dead letters" if taken.rejected else None
             return "unknown" if taken.failed else "ok", [(0, -1, 0, len(ids))], misfit
 

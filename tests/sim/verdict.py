@@ -493,8 +493,14 @@ class Judge:
         for number, table in enumerate(self._topic_tables()):
             done = self._position(number)
             overtaken = self._overtaken(role, table, done)
+            # It may have met what a sleeper put in the place of the first that clean-up had removed.
+            ghosts = {entry.version for entry, _ in table.ghosts}
             inputs[TOPIC, number] = [
-                row.id for row in table.rows if row.version <= done and row.version not in overtaken
+                row.id
+                for row in table.rows
+                if row.version <= done
+                and row.version not in overtaken
+                and not (row.version in ghosts and row.id not in (*out, *letters))
             ]
             newest = max(done, table.begins[-1])
             here = [row for row in table.rows if table.until_us(row.version) == math.inf]

@@ -99,7 +99,7 @@ class Process:
         self.ages_us: dict[str, int] = {}
         """How old each object was when it last listed it."""
         self.entries: dict[str, bytes] = {}
-        """Each entry that it was given, as it was the first time."""
+        """Each entry that it was given, as it was the last time."""
         self.opened_us: int | None = None
         """When it had opened the topic that it writes to."""
         self.on_pause: Callable[[int], None] | None = None
