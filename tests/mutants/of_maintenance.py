@@ -67,7 +67,7 @@ MUTANTS: Final = (
         "            if version >= hint or now_s - info.modified_s < retention_s:",
         "            if version >= hint:",
         "Readers that are a minute behind are thrown out.",
-        Sim(),
+        by_tests("unit/test_maintenance", "test_entries_go_when_they_are_old_and_below_a_settled_checkpoint"),
     ),
     Mutant(
         "entries that the hint leads to stay",

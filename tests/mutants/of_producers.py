@@ -70,7 +70,7 @@ MUTANTS: Final = (
         "                self.log.confirm()\n                known = self._known()\n",
         "                pass\n",
         "Messages for a topic that was created anew are called duplicates, and are nowhere.",
-        Sim(),
+        Sim(900, 900),
     ),
     Mutant(
         "a missing entry is not taken for a successor",
@@ -145,7 +145,7 @@ MUTANTS: Final = (
         "        if waited_s > UPLOAD_VALID_S:",
         "        if False:",
         "Maintenance took the object for an orphan while its producer slept: acknowledged messages are gone.",
-        Sim(),
+        Sim(500),
     ),
     Mutant(
         "how long an object waited is what either clock says",

@@ -96,7 +96,7 @@ MUTANTS: Final = (
         "                if doubt:\n                    raise self._unknown(version, commit_id, error) from error\n",
         "                if doubt:\n                    raise\n",
         "Credentials expire after a lost answer, the messages count as failed, are sent again and are there twice.",
-        Sim(50),
+        Sim(800),
     ),
     Mutant(
         "every entry is read before the next version is tried",
@@ -356,7 +356,7 @@ MUTANTS: Final = (
         "            self._check_last()\n            self.refresh()\n",
         "            self.refresh()\n",
         "In a table that was made again by hand, messages are called duplicates of the old one's.",
-        Sim(),
+        Sim(700, 900),
     ),
     Mutant(
         "where a log is opened, one listing tells its end from a hole",
