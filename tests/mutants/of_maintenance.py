@@ -64,8 +64,16 @@ MUTANTS: Final = (
     Mutant(
         "entries stay for the log retention",
         _FILE,
-        "            if version >= hint or now_s - info.modified_s < retention_s:",
-        "            if version >= hint:",
+        "            if version >= hint or now_s - info.modified_s < retention_s:\n"
+        "                break\n"
+        "            old.append((version, info))\n"
+        "        while True:\n"
+        "            expired = list(takewhile(lambda found: now_s - found[1].modified_s >= retention_s, old))",
+        "            if version >= hint:\n"
+        "                break\n"
+        "            old.append((version, info))\n"
+        "        while True:\n"
+        "            expired = list(old)",
         "Readers that are a minute behind are thrown out.",
         by_tests("unit/test_maintenance", "test_entries_go_when_they_are_old_and_below_a_settled_checkpoint"),
     ),
