@@ -77,6 +77,7 @@ _CLOCK: Final = (
     "this machine's clock is more than 15 minutes off, or it slept with its clock standing still. Set the clock. "
     "Nothing was written: by its own time the store keeps late commits out."
 )
+_FORBIDDEN: Final = "status code: 403"  # of a LIST, which has no error of its own for it
 _NO_BUCKET: Final = "<Code>NoSuchBucket</Code>"
 _ADDRESS: Final = re.compile(r"\w+://\S+")
 _PAGE: Final = 1000  # what one LIST answers
@@ -310,7 +311,8 @@ class ObstoreStore:
             bucket = urlsplit(self.uri).netloc
             return BucketNotFound(f"The bucket {bucket!r} of {self.uri} does not exist; create it or change the root.")
         code = next((code for code in _REFUSALS if f"<Code>{code}</Code>" in text), "")
-        if code or isinstance(error, obs.PermissionDeniedError | obs.UnauthenticatedError):
+        refused = isinstance(error, obs.PermissionDeniedError | obs.UnauthenticatedError)
+        if code or refused or _FORBIDDEN in text:
             return AccessDenied(
                 f"The store refused {verb} {place}{f' ({code})' if code else ''}; "
                 f"{_CLOCK if code == _TIME else 'check the credentials and their permissions.'}"
