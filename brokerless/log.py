@@ -323,6 +323,13 @@ class DeltaLog:
                 state.damage = damages[0] if damages else None
                 return state
             self._clock.backoff(attempt)  # clean-up ran between the reads, and "absent" was not the head
+        if self.checkpoint_version() is None:
+            # Clean-up needs a hint: so nobody has removed them.
+            msg = (
+                f"Entries of the log of {self.uri} are missing below a checkpoint without a hint: they are late, lost or "
+                "not yet restored. Restore them; 'brokerless verify' shows which."
+            )
+            raise LogIncomplete(msg, version=0)
         msg = (
             f"{self.uri}: checkpoint {self.checkpoint_version()} is named by its hint or listed, but it or the entries "
             "behind it are not there. The log is damaged; restore it before anything writes to the table."
