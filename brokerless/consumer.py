@@ -596,9 +596,11 @@ class _Part:
             try:
                 entries = self.tail.take(_READ_AHEAD if taken else 1)
             except BrokerlessError as error:
-                if not taken:
+                # Otherwise the next look meets it: but not if all that came before has no messages, or a poll would say
+                # that nothing came.
+                if not any(one.files for one in taken):
                     self.stop(Offset(self.tail.version, self.skip), error)
-                break  # otherwise the next look meets it
+                break
             for entry in entries:
                 mark = entry.version, self.tail.mark()[1]
                 files = self.tail.new_files(entry)

@@ -323,6 +323,13 @@ class DeltaLog:
                 state.damage = damages[0] if damages else None
                 return state
             self._clock.backoff(attempt)  # clean-up ran between the reads, and "absent" was not the head
+        if self.checkpoint_version() is None:
+            # Clean-up needs a hint: so nobody has removed them.
+            msg = (
+                f"Entries of the log of {self.uri} are missing below a checkpoint without a hint: they are late, lost or "
+                "not yet restored. Restore them; 'brokerless verify' shows which."
+            )
+            raise LogIncomplete(msg, version=0)
         msg = (
             f"{self.uri}: checkpoint {self.checkpoint_version()} is named by its hint or listed, but it or the entries "
             "behind it are not there. The log is damaged; restore it before anything writes to the table."
@@ -360,6 +367,8 @@ class DeltaLog:
             for entry in self.read_from(version, damages=damages):
                 state = replayed(state, entry, uri=self.uri, with_files=with_files)
                 version = entry.version + 1
+                if entry.table_id not in (None, state.metadata.id) and not self._begins(state.metadata):
+                    return state, False  # the folder was removed and made again while it was read
             if state is None:
                 return None, True
             if damages and isinstance(damages[-1], LogDamaged):
@@ -378,6 +387,11 @@ class DeltaLog:
         if state.digest is None and (last := self.read(state.version)) is not None:
             state.timestamp_ms, state.digest = max(state.timestamp_ms, last.timestamp_ms), last.digest
         return state, True
+
+    def _begins(self, metadata: Metadata) -> bool:
+        """Whether the log still begins with this table, as far as can be seen."""
+        first = self.read(metadata.first_version)
+        return first is None or first.metadata is None or first.metadata.id == metadata.id
 
     def _behind(self, version: int) -> int | None:
         """The first entry at ``version`` or behind it, by one LIST; None if there is none, -1 if it was cleaned up."""

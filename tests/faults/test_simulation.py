@@ -257,6 +257,25 @@ def test_a_reader_does_not_begin_behind_a_first_entry_that_is_missing(clock: Fak
     assert Consumer("t", start="beginning", store=store, clock=clock).poll(0)[0].version == 1
 
 
+def test_a_poll_does_not_say_that_nothing_came_when_the_store_failed_behind_a_claim(
+    clock: FakeClock, store: FakeStore
+) -> None:
+    Producer("t", store=store, clock=clock, producer_id="p").send({"n": [1]})
+
+    def fail(path: str) -> None:
+        if path.endswith("02.json"):
+            msg = "no answer"
+            raise StoreUnavailable(msg)
+
+    consumer = Consumer("t", start="beginning", store=store, clock=clock)
+    store.on_get = fail
+    with pytest.raises(StoreUnavailable):
+        consumer.poll(0)
+    store.on_get = None
+    clock.advance(60)
+    assert consumer.poll(0)[0].version == 2
+
+
 def test_a_producer_is_not_fenced_by_an_entry_that_is_missing(clock: FakeClock, store: FakeStore) -> None:
     producer = Producer("t", store=store, clock=clock, producer_id="p")
     producer.last_sequence()
