@@ -326,8 +326,8 @@ class DeltaLog:
         if self.checkpoint_version() is None:
             # Clean-up needs a hint: so nobody has removed them.
             msg = (
-                f"Entries of the log of {self.uri} are missing below a checkpoint without a hint: they are late, lost or "
-                "not yet restored. Restore them; 'brokerless verify' shows which."
+                f"Entries of the log of {self.uri} are missing below a checkpoint without a hint: they are late, lost "
+                "or not yet restored. Restore them; 'brokerless verify' shows which."
             )
             raise LogIncomplete(msg, version=0)
         msg = (
