@@ -517,7 +517,13 @@ class Maintainer:
                 settled = hint
         retention_s = self._log_retention_s
         old: list[tuple[int, ObjectInfo]] = []
+        last: int | None = None
         for version, info in self._versioned(folder):
+            if _ENTRY.fullmatch(info.path):
+                # One that stands alone at the beginning a sleeper may have put there; the first of all it cannot.
+                if last is not None and (last == 0 or len(old) > 1):
+                    _check_next(log, last, version)
+                last = version
             # Only a prefix goes: readers and ``earliest`` rely on presence going from no to yes once.
             if version >= hint or now_s - info.modified_s < retention_s:
                 break
@@ -736,6 +742,16 @@ class _Work:
             self.bytes_removed,
             tuple(self.skipped),
         )  # fmt: skip
+
+
+def _check_next(log: DeltaLog, last: int, version: int) -> None:
+    """Refuses to go past a missing entry: without those before it, nobody could tell that it is."""
+    if version != last + 1:
+        msg = (
+            f"Entry {last + 1} of the log of {log.uri} is missing, but entry {version} is there: it is late, lost or not "
+            "yet restored. No entry was removed. Restore it; 'brokerless verify' shows what else is missing."
+        )
+        raise LogIncomplete(msg, version=last + 1)
 
 
 def _batches(found: list[ObjectInfo]) -> Iterator[list[ObjectInfo]]:
