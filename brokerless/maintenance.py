@@ -519,11 +519,7 @@ class Maintainer:
         old: list[tuple[int, ObjectInfo]] = []
         last: int | None = None
         for version, info in self._versioned(folder):
-            if _ENTRY.fullmatch(info.path):
-                # One that stands alone at the beginning a sleeper may have put there; the first of all it cannot.
-                if last is not None and (last == 0 or len(old) > 1):
-                    _check_next(log, last, version)
-                last = version
+            last = _next_entry(log, last, version, info, alone=len(old) == 1)
             # Only a prefix goes: readers and ``earliest`` rely on presence going from no to yes once.
             if version >= hint or now_s - info.modified_s < retention_s:
                 break
@@ -744,14 +740,21 @@ class _Work:
         )  # fmt: skip
 
 
-def _check_next(log: DeltaLog, last: int, version: int) -> None:
-    """Refuses to go past a missing entry: without those before it, nobody could tell that it is."""
-    if version != last + 1:
+def _next_entry(log: DeltaLog, last: int | None, version: int, info: ObjectInfo, *, alone: bool) -> int | None:
+    """The last entry's version with this object; refuses to go past a missing one.
+
+    Without those before it, nobody could tell that it is missing. But one that stands alone at the beginning a sleeper
+    may have put there; the first of all it cannot.
+    """
+    if not _ENTRY.fullmatch(info.path):
+        return last
+    if last is not None and version != last + 1 and (last == 0 or not alone):
         msg = (
-            f"Entry {last + 1} of the log of {log.uri} is missing, but entry {version} is there: it is late, lost or not "
-            "yet restored. No entry was removed. Restore it; 'brokerless verify' shows what else is missing."
+            f"Entry {last + 1} of the log of {log.uri} is missing, but entry {version} is there: it is late, lost or "
+            "not yet restored. No entry was removed. Restore it; 'brokerless verify' shows what else is missing."
         )
         raise LogIncomplete(msg, version=last + 1)
+    return version
 
 
 def _batches(found: list[ObjectInfo]) -> Iterator[list[ObjectInfo]]:
