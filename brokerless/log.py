@@ -974,7 +974,11 @@ class DeltaLog:
         if state.metadata.schema_string != before.metadata.schema_string:
             raise self._other_columns(state.version)
         if state.version < before.version:
-            raise self._incomplete(before.version, before.version)
+            msg = (
+                f"The log of {self.uri} ends at entry {state.version}, but entry {before.version} was there before: it "
+                "is lost, or not yet restored. Restore it, or open the topic again to go on without it."
+            )
+            raise LogIncomplete(msg, version=before.version)
         if state.version == before.version and before.digest not in (None, state.digest):
             msg = f"Entry {state.version} of the log of {self.uri} is not the one that was there before. Open it again."
             raise TopicChanged(msg)
