@@ -472,7 +472,9 @@ def _client(
         return from_url(settings.root, client_options=client, retry_config=retry)
     config: S3Config = {"region": settings.region}
     if settings.endpoint:
-        config |= {"endpoint": settings.endpoint, "virtual_hosted_style_request": False}
+        # Both names: the client prefers the second, and would take it from the environment.
+        config |= {"endpoint": settings.endpoint, "aws_endpoint_url_s3": settings.endpoint}
+        config["virtual_hosted_style_request"] = False
     if settings.access_key and settings.secret_key:
         config |= {"access_key_id": settings.access_key, "secret_access_key": settings.secret_key}
         if settings.session_token:

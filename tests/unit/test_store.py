@@ -173,6 +173,15 @@ def test_a_call_with_a_deadline_ends_at_it_if_nobody_listens() -> None:
             assert 0.5 < elapsed(fails(call)) < 0.6 + LATE_S
 
 
+def test_the_settings_endpoint_is_used_whatever_the_environment_names(
+    store: ObstoreStore, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    store.put("t/x", b"x", within_s=1)
+    assert server.objects == {"/bucket/t/x": b"x"}
+
+
 def test_a_call_with_a_deadline_is_tried_again_until_it_works(store: ObstoreStore, server: Server) -> None:
     server.failing = 3
     store.put("t/x", b"x", within_s=10)
