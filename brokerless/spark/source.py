@@ -26,69 +26,44 @@ Three processes run this module: Spark's planner process holds one ``Reader`` (`
 from __future__ import annotations
 
 import math
-import sys
 import time
-from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-from brokerless.admin import describe_topic
-from brokerless.consumer import Tail, resolve_start
-from brokerless.entries import PARTITIONS_KEY
 from brokerless.errors import (
-    AccessDenied,
-    BrokerlessError,
-    BucketNotFound,
-    ConfigError,
-    LogIncomplete,
     PipelineError,
-    SchemaError,
     StoreError,
-    StoreUnavailable,
-    TopicChanged,
-    TopicDeleted,
-    TopicNotFound,
-    TopicRewritten,
 )
-from brokerless.log import DeltaLog, read_pool
-from brokerless.offsets import Offset, parse_start
+from brokerless.log import read_pool
 from brokerless.spark.failures import HOLD_S, unreadable
-from brokerless.spark.progress import Begin, Position, SourceOffset, TableIds, position_in, recorded_in
+from brokerless.spark.inputs import (
+    METADATA,
+    WAIT_S,
+    Input,
+    columns_of,
+    ddl,
+    flag,
+    load_object,
+    open_inputs,
+    option,
+    skipped_objects,
+    with_metadata,
+)
+from brokerless.spark.progress import Position, SourceOffset
 from brokerless.spark.worker import cure_worker, part_of_task, store_of
-from brokerless.topics import PRODUCED_AT, Column, Schema, dead_letters, partition_table, split_table
+from brokerless.topics import Column
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from datetime import datetime
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
-    from arro3.core import Table
     from pyspark.sql.types import StructType
 
-    from brokerless.entries import Add, Entry
-    from brokerless.spark.outputs import Output
-    from brokerless.store import Store
 
-METADATA: Final = (
-    Column("_topic", "string"),
-    Column("_partition", "integer"),
-    Column("_version", "long"),
-    Column("_index", "long"),
-)
-
-WAIT_S: Final = 0.2
-"""How long ``latestOffset`` waits for something new before Spark's loop gets control back (to stop, for example)."""
-
-IDLE_POLL_MAX_S: Final = 0.1
-SAME_S: Final = 60.0
-"""How often a source makes sure that each input is still the table that it opened: one made by hand in its place may
-have entries at the versions that it waits for."""
-
-READ_AHEAD: Final = 64  # entries a tail may take at once, per partition
 SLICE_ROWS: Final = 25_000
 """The least that a second task is started for: a task costs some ten milliseconds, a row two or three microseconds."""
 
@@ -106,16 +81,12 @@ class BrokerlessSource(DataSource):
 
     def schema(self) -> str:
         """The topics' columns together, as DDL."""
-        store = store_of(_option(self.options, "settings"))
-        schemas = [describe_topic(store, topic).schema for topic in _names(self.options)]
-        columns = [*union_columns(schemas).columns, Column(PRODUCED_AT, "timestamp")]
-        if _flag(self.options, "metadata"):
-            columns += METADATA
-        return ", ".join(f"`{c.name}` {_ddl(c.type)}" for c in columns)
+        options = _lower(self.options)
+        return ddl(columns_of(store_of(option(options, "settings")), options))
 
     def streamReader(self, schema: StructType) -> Reader:  # Spark's name
         """The reader that the planner and the workers share."""
-        return Reader({key.lower(): value for key, value in self.options.items()}, schema)
+        return Reader(_lower(self.options), schema)
 
 
 class Slice(InputPartition):
@@ -124,16 +95,6 @@ class Slice(InputPartition):
     def __init__(self, objects: Sequence[tuple[str, int, int, str]]) -> None:
         super().__init__(tuple(objects))
         self.objects = tuple(objects)
-
-
-@dataclass(frozen=True, slots=True)
-class _Pending:
-    """A commit that is known but not yet in a batch."""
-
-    version: int
-    files: tuple[Add, ...]
-    rows: int
-    size: int
 
 
 class Reader(DataSourceStreamReader):
@@ -148,7 +109,7 @@ class Reader(DataSourceStreamReader):
         self._options = dict(options)
         self._schema = schema
         self._names: list[str] = []
-        self._inputs: dict[str, _Input] = {}
+        self._inputs: dict[str, Input] = {}
         self._first: SourceOffset | None = None
         self._last: SourceOffset | None = None
         self._target: Position = {}
@@ -210,44 +171,17 @@ class Reader(DataSourceStreamReader):
         """Nothing is held."""
 
     def _open(self) -> SourceOffset:
-        store = store_of(_option(self._options, "settings"))
-        at: Position = {}
-        rewrites = _flag(self._options, "acceptrewrites")
-        logs = _logs(store, self._options)
-        self._inputs = {log.table: _Input(log, accept_rewrites=rewrites) for log in logs}
-        ids = {table: source.log.state.metadata.id for table, source in self._inputs.items()}
-        name, output, letters = self._outputs(store)
-        for table, source in self._inputs.items():
-            recorded = partial(recorded_in, output, name) if output is not None else _nothing
-            at[table] = _begin(source.log, recorded, self._options)[0]
-            source.seek(at[table])
-        ahead = position_in(letters, name, ids) if letters is not None else {}
-        self._target = {table: v for table, v in ahead.items() if v > at.get(table, v)}
-        if self._options.get("until") == "now":
-            self._until = {table: source.end() for table, source in self._inputs.items()}
+        opened = open_inputs(store_of(option(self._options, "settings")), self._options)
+        self._inputs, self._target, self._until = opened.tables, opened.ahead, opened.until
         if len(self._inputs) > 1:
             self._pool = ThreadPoolExecutor(min(len(self._inputs), 16))
-        self._first = self._last = SourceOffset(at, at, ids, rows=0, seen=0)
+        self._first = self._last = SourceOffset(opened.at, opened.at, opened.ids, rows=0, seen=0)
         return self._first
-
-    def _outputs(self, store: Store) -> tuple[str, DeltaLog | None, DeltaLog | None]:
-        """The pipeline's name, and where it keeps its progress: the logs of its output and its dead letters."""
-        name, output = self._options.get("pipeline"), self._options.get("output")
-        logs: list[DeltaLog | None] = []
-        for topic in (output, dead_letters(output)) if name and output else ():
-            log = DeltaLog(store, topic)
-            try:
-                log.state  # noqa: B018  # reads it
-            except (TopicNotFound, TopicDeleted):
-                logs.append(None)
-            else:
-                logs.append(log)
-        return name or "", *(logs or (None, None))
 
     def _cut(self, last: SourceOffset) -> SourceOffset:
         """The offset after the next batch: everything there is, within the limits, tables taking turns."""
         due = [source for source in self._inputs.values() if not source.due_in_s()]
-        for _ in (self._pool.map if self._pool else map)(_Input.look, due):
+        for _ in (self._pool.map if self._pool else map)(Input.look, due):
             pass
         rows_left = int(self._options.get("maxrows", 2_000_000))
         bytes_left = int(self._options.get("maxbytes", 256 * 2**20))
@@ -286,7 +220,7 @@ class Reader(DataSourceStreamReader):
                 raise source.error
 
     def _asked(self) -> dict[str, int]:
-        asked = store_of(_option(self._options, "settings")).requests
+        asked = store_of(option(self._options, "settings")).requests
         return {**asked, "GET": asked.get("GET", 0) + self._files}
 
     def _end(self, table: str) -> int | None:
@@ -296,21 +230,20 @@ class Reader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a slice, as Arrow batches in log order."""
-        import numpy as np
         import pyarrow as pa
 
         cure_worker()
         if not isinstance(partition, Slice):
             raise TypeError(partition)
-        store = store_of(_option(self._options, "settings"))
+        store = store_of(option(self._options, "settings"))
         part = part_of_task()
         objects = [o for o in partition.objects if part is None or part[o[0]][0] < o[1] <= part[o[0]][1]]
-        skipped = _skipped(self._options)
-        metadata = _flag(self._options, "metadata")
+        skipped = skipped_objects(self._options)
+        metadata = flag(self._options, "metadata")
         fields = self._schema.fields[: -len(METADATA)] if metadata else self._schema.fields
         columns = [Column(field.name, str(field.dataType.jsonValue())) for field in fields]
         paths = [path for _, _, _, path in objects]
-        load = partial(_load, store, columns)
+        load = partial(load_object, store, columns)
         loaded = read_pool().map(load, paths) if len(paths) > 1 else map(load, paths)
         for (table, version, index, _), messages in zip(objects, loaded, strict=True):
             if isinstance(messages, StoreError):
@@ -321,186 +254,8 @@ class Reader(DataSourceStreamReader):
                 continue  # columns of another writer, perhaps
             rows = pa.table(messages)
             if metadata:
-                topic, number = split_table(table)
-                rows = rows.append_column("_topic", pa.repeat(pa.scalar(topic), rows.num_rows))
-                rows = rows.append_column("_partition", pa.repeat(pa.scalar(number, pa.int32()), rows.num_rows))
-                rows = rows.append_column("_version", pa.repeat(pa.scalar(version, pa.int64()), rows.num_rows))
-                rows = rows.append_column("_index", pa.array(np.arange(index, index + rows.num_rows)))
+                rows = with_metadata(rows, table, version, index)
             yield from rows.to_batches()
-
-
-def _load(store: Store, columns: Sequence[Column], path: str) -> Table | StoreError:
-    """The rows of an object, or what is wrong with it: an error that this object has alone."""
-    from brokerless import records
-
-    try:
-        rows = records.load(store, path)
-        return records.with_columns(rows, columns, path=f"{store.uri}/{path}") if rows.num_rows else rows
-    except StoreError as error:
-        if type(error) is not StoreError:
-            raise  # of the whole store, most likely: it does not answer, or refuses
-        return error
-
-
-class _Input:
-    """One input table in the planner: its tail, and the commits that are known but not done."""
-
-    def __init__(self, log: DeltaLog, *, accept_rewrites: bool) -> None:
-        self.log = log
-        self._tail = Tail(log, 0, idle_max_s=IDLE_POLL_MAX_S, accept_rewrites=accept_rewrites)
-        self._known: deque[_Pending] = deque()
-        self._at_once = READ_AHEAD
-        self.error: BrokerlessError | None = None
-        self.error_at = 0.0
-        self._same_at = time.monotonic()
-
-    def due_in_s(self) -> float:
-        return WAIT_S if self.error is not None else self._tail.due_in_s()
-
-    def end(self) -> int:
-        """The last entry that the log has now; opening it made sure by a LIST that what is absent is the end."""
-        state = self.log.state
-        # What cannot be read may be the last one: then there is no end but that error.
-        return state.version if state.damage is None else sys.maxsize
-
-    def ask_why_nothing_comes(self) -> None:
-        """Finds out what is wrong with a log that had more entries when it was opened; asks nothing of others."""
-        waiting, version = self._tail.version, self.log.state.version
-        if self.error is not None or waiting > version:
-            return
-        try:
-            if self.log.check_end(waiting):
-                msg = (
-                    f"Entry {waiting} of the log of {self.log.uri} is missing, and so is what was behind it, up to "
-                    f"entry {version}, when this run began. Restore it and start again."
-                )
-                raise LogIncomplete(msg, version=waiting)
-            self.log.check_retained(waiting)
-        except BrokerlessError as error:
-            self._keep(error)
-
-    def seek(self, position: int) -> None:
-        self._tail.seek(position + 1)
-        self._known.clear()
-
-    def look(self) -> None:
-        """Takes note of what has come since the last look; a long backlog in portions.
-
-        What is wrong with this input alone is kept as its ``error``: what is known of it, and the others, come first.
-        """
-        if self.error is not None or len(self._known) > 100_000:
-            return
-        try:
-            if time.monotonic() - self._same_at > SAME_S:
-                self.log.check_same()
-                self._same_at = time.monotonic()
-            while entries := self._take():
-                for entry in entries:
-                    self._known.append(self._pending(entry))
-                if len(entries) < self._at_once:
-                    break
-        except BrokerlessError as error:
-            self._keep(error)
-
-    def _keep(self, error: BrokerlessError) -> None:
-        if isinstance(error, (StoreUnavailable, AccessDenied, BucketNotFound)):
-            raise error  # of all inputs, most likely
-        if isinstance(error, TopicRewritten):
-            error = TopicRewritten(
-                f"{error} A pipeline that is to go on takes --accept-rewrites, or "
-                "read_stream(..., accept_rewrites=True): its outputs then have those rows twice."
-            )
-        self.error, self.error_at = error, time.monotonic()
-
-    def _take(self) -> list[Entry]:
-        try:
-            return self._tail.take(self._at_once)
-        except (StoreUnavailable, AccessDenied, BucketNotFound):
-            raise
-        except BrokerlessError:
-            self._at_once = 1  # what is before the entry that cannot be taken
-            return self._tail.take(1)
-
-    def _pending(self, entry: Entry) -> _Pending:
-        files = tuple(self._tail.new_files(entry))
-        rows = 0
-        for add in files:
-            if add.rows is None:
-                msg = (
-                    f"{self.log.uri}/{add.path} was committed without numRecords; pipelines need it for offsets. "
-                    "Write with statistics."
-                )
-                raise SchemaError(msg)
-            rows += add.rows
-        return _Pending(entry.version, files, rows, sum(add.size for add in files))
-
-    def pending_after(self, version: int, last: int | None) -> deque[_Pending]:
-        return deque(c for c in self._known if c.version > version and (last is None or c.version <= last))
-
-    def between(self, start: int, end: int) -> list[_Pending]:
-        return [commit for commit in self._known if start < commit.version <= end]
-
-    def forget(self, version: int) -> None:
-        while self._known and self._known[0].version <= version:
-            self._known.popleft()
-
-
-def first_position(store: Store, options: Mapping[str, str], output: Output) -> Begin:
-    """Where a run begins; to be noted in its output: clean-up moves ``beginning``, new messages ``latest``.
-
-    Args:
-        store: where the topics are.
-        options: of the source; keys in lower case.
-        output: of the pipeline.
-
-    Raises:
-        TopicChanged: an input is not the table that the output records.
-    """
-    at: Position = {}
-    ids: TableIds = {}
-    anew: set[str] = set()
-    for log in _logs(store, options):
-        at[log.table], fresh = _begin(log, output.recorded, options)
-        ids[log.table] = log.state.metadata.id
-        if fresh:
-            anew.add(log.table)
-    # No txn says "before version 0", where another writer's table may have messages.
-    return Begin({table: version for table, version in at.items() if version >= 0}, ids, frozenset(anew))
-
-
-def _begin(log: DeltaLog, recorded: Callable[[DeltaLog], int | None], options: Mapping[str, str]) -> tuple[int, bool]:
-    """The position in an input with which a run begins, and whether that is so in spite of recorded progress."""
-    try:
-        if (version := recorded(log)) is not None:
-            return version, False
-    except TopicChanged as error:
-        if isinstance(error, TopicDeleted) or not _flag(options, "acceptnewinput"):
-            raise
-        return resolve_start(log, "beginning").version - 1, True
-    return resolve_start(log, _start(options)).version - 1, False
-
-
-def _nothing(log: DeltaLog) -> None:
-    """What is recorded of an input where there is no output."""
-
-
-def union_columns(schemas: Sequence[Schema]) -> Schema:
-    """The columns of several topics together.
-
-    Raises:
-        SchemaError: one name has two types.
-    """
-    columns: dict[str, Column] = {}
-    for schema in schemas:
-        for column in schema.columns:
-            known = columns.setdefault(column.name, column)
-            if known.type != column.type:
-                msg = (
-                    f"Column {column.name!r} is {known.type} in one topic and {column.type} in another; "
-                    "read them in two pipelines."
-                )
-                raise SchemaError(msg)
-    return Schema(tuple(columns.values()))
 
 
 def _cuts(sizes: Sequence[tuple[int, int]], cores: int) -> list[tuple[int, int]]:
@@ -519,51 +274,5 @@ def _cuts(sizes: Sequence[tuple[int, int]], cores: int) -> list[tuple[int, int]]
     return cuts
 
 
-def _start(options: Mapping[str, str]) -> Literal["beginning", "latest"] | datetime:
-    start = parse_start(options.get("start", "beginning"))
-    if isinstance(start, Offset):
-        msg = "A pipeline starts at beginning, latest or a time; offsets differ between partitions."
-        raise ConfigError(msg)
-    return start
-
-
-def _logs(store: Store, options: Mapping[str, str]) -> list[DeltaLog]:
-    """The logs of all partitions of the topics.
-
-    Partition 0 is opened once: if the topic is created again meanwhile, with more partitions, that handle notices.
-    """
-    logs: list[DeltaLog] = []
-    for topic in _names(options):
-        first = DeltaLog(store, topic)
-        partitions = int(first.state.metadata.configuration.get(PARTITIONS_KEY, "1"))
-        logs += [first, *(DeltaLog(store, partition_table(topic, number)) for number in range(1, partitions))]
-    return logs
-
-
-def _names(options: Mapping[str, str]) -> list[str]:
-    names = [name.strip() for name in _option(options, "topics").split(",") if name.strip()]
-    if not names or len(set(names)) < len(names):
-        msg = f"The option topics names none, or one twice: {options.get('topics')!r}."
-        raise ConfigError(msg)
-    return names
-
-
-def _option(options: Mapping[str, str], name: str) -> str:
-    value = options.get(name)
-    if not value:
-        msg = f"The brokerless source needs the option {name!r}; use brokerless.spark.read_stream."
-        raise ConfigError(msg)
-    return value
-
-
-def _skipped(options: Mapping[str, str]) -> frozenset[str]:
-    """Objects to go on without, if they cannot be read."""
-    return frozenset(name.strip() for name in options.get("skip", "").split(","))
-
-
-def _flag(options: Mapping[str, str], name: str) -> bool:
-    return options.get(name, "false").lower() == "true"
-
-
-def _ddl(delta_type: str) -> str:
-    return {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}.get(delta_type, delta_type)
+def _lower(options: Mapping[str, str]) -> dict[str, str]:
+    return {key.lower(): value for key, value in options.items()}
