@@ -5,11 +5,11 @@ BIN := .venv/bin
 PROFILE ?= embedded
 ARGS ?=
 STAGE ?= dev
-LINTED := brokerless glue_jobs lambdas infra benchmarks tests
+LINTED := brokerless glue_jobs lambdas infra benchmarks java tests
 # The CDK's own processes look for node; .venv has the one that is locked.
 CDK := PATH="$(CURDIR)/$(BIN):$$PATH" CDK_DISABLE_CLI_TELEMETRY=1 node_modules/.bin/cdk
 
-.PHONY: help setup setup-aws demo test test-all faults faults-long lint types audit cov bench bench-report up down assets synth diff deploy \
+.PHONY: help setup setup-aws demo test test-all faults faults-long lint types audit cov bench bench-report up down assets synth diff jar deploy \
 	destroy deploy-local up-local-aws lock clean
 
 help:
@@ -93,6 +93,9 @@ deploy-local: setup-aws ## Deploy to an emulator on this machine, use it, update
 
 up-local-aws: setup-aws ## Deploy to the emulator and stay, to look around; Ctrl-C ends it
 	@$(BIN)/python -m infra.local $(ARGS)
+
+jar: setup ## Build the Java half of real-time pipelines anew (needs a JDK 17)
+	$(BIN)/python java/build.py
 
 lock: setup ## Resolve the lock files anew from pyproject.toml (installs uv into .venv)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 import uuid
 from dataclasses import dataclass, field
@@ -39,3 +40,16 @@ class Clock:
 
 
 SYSTEM = Clock()
+
+
+def duration_s(text: str) -> float:
+    """A time as people write it, in seconds: ``20ms``, ``1.5s``, or a number of seconds.
+
+    Raises:
+        ValueError: it is not one.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|)", text.strip())
+    if not found:
+        msg = f"{text!r} is not a time like 100ms or 1s"
+        raise ValueError(msg)
+    return float(found[1]) / (1000 if found[2] == "ms" else 1)

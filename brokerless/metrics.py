@@ -146,7 +146,7 @@ LAG_MESSAGES: Final = Metric(
     ("Minimum", "Maximum"),
     "lag",
     "pipeline",
-    "Messages that were waiting behind a batch when it was cut.",
+    "Messages that were waiting behind a batch when it was cut; in real-time mode, behind a commit.",
 )
 END_TO_END_LATENCY: Final = Metric(
     "EndToEndLatency",
@@ -170,7 +170,7 @@ BATCH_DURATION: Final = Metric(
     _PERCENTILES,
     "latency",
     "pipeline",
-    "One batch: reading, transforming and, by executors, uploading.",
+    "One batch: reading, transforming and, by executors, uploading. In real-time mode, the uploading of one commit.",
 )
 COMMIT_LATENCY: Final = Metric(
     "CommitLatency",

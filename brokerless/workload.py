@@ -5,7 +5,8 @@ The model, whose constants are those of the library or were measured by ``benchm
 * A commit is two PUTs: an object with the rows, and the log's entry.
 * A producer commits at most ``commits_per_s`` times a second (1 / ``linger_s``), never without a message, and more
   often where a commit would grow beyond what a producer buffers.
-* A pipeline commits at most ``BATCHES_PER_S`` times a second, and never more often than its input.
+* A pipeline commits at most once each ``commit_interval_s``, in micro-batches at most ``BATCHES_PER_S`` times a second,
+  and never more often than its input.
 * Whoever reads a commit sends two GETs, for the entry and for the object, and asks for entries that are not there yet:
   see ``polls_per_s``.
 
@@ -25,8 +26,9 @@ from typing import Final, Literal, get_args
 from brokerless.cost import GLUE_WORKER_SIZE, SECONDS_PER_MONTH, StorageClass
 from brokerless.errors import ConfigError
 
-Engine = Literal["glue", "emr-serverless", "none"]
-"""What runs the pipeline; ``none``: readers read what producers wrote."""
+Engine = Literal["glue", "emr-serverless", "own", "none"]
+"""What runs the pipeline. Glue and EMR Serverless run micro-batches. ``own`` is a machine of one's own, in no bill,
+where it can run in real-time mode; ``none``: readers read what producers wrote."""
 
 Door = Literal["library", "url", "sqs", "kinesis"]
 """How messages come: from producers with the library, which pay for requests only, or through the ingest function."""
@@ -41,7 +43,7 @@ FLOWING_S: Final = 1.0
 EARLY: Final = 0.8
 RETENTION_CHECK_S: Final = 5.0
 IDLE_POLL_S: Final = 0.25
-PIPELINE_IDLE_POLL_S: Final = 0.1
+PIPELINE_IDLE_POLL_S: Final = 0.25
 """How readers and pipelines look for the next entry: the consumer's and the Spark source's constants."""
 
 SHORTEST_GAP: Final = 0.9
@@ -49,7 +51,11 @@ SHORTEST_GAP: Final = 0.9
 Measured at 10 commits a second: 2.3 polls a commit; this gives 3. With several writers no rhythm is counted on."""
 
 BATCHES_PER_S: Final = 6.5
-"""Measured at 10,000 messages a second with an input of 20 commits a second; fewer at higher rates."""
+"""In micro-batches. Measured at 10,000 messages a second with an input of 20 commits a second; fewer at higher
+rates."""
+
+REALTIME_COMMIT_S: Final = 0.1
+"""The real-time engine's default between two commits. It is taken to keep any interval that it is asked for."""
 
 COMMIT_OVERHEAD_BYTES: Final = 1_350
 """The log's entry and the object's own header and footer. Measured: 450,000 messages took 8.18 MB in 900
@@ -83,6 +89,7 @@ class Workload:
         idle_poll_s: the longest time between two looks of a reader.
         retention_days: how long messages are kept, in both topics.
         engine: what runs the pipeline.
+        commit_interval_s: the least time between two of the pipeline's commits; None: the default of how it runs.
         workers: how many, driver included; None: two up to 75,000 messages a second, and one more for each further
             75,000 per 2 vCPU.
         worker_type: their size, in Glue's terms; on EMR Serverless it stands for as many vCPU and GB.
@@ -110,6 +117,7 @@ class Workload:
     idle_poll_s: float = IDLE_POLL_S
     retention_days: float = 7.0
     engine: Engine = "glue"
+    commit_interval_s: float | None = None
     workers: int | None = None
     worker_type: str = "G.025X"
     storage_class: StorageClass = "standard"
@@ -139,6 +147,8 @@ class Workload:
             if getattr(self, name) not in choices:
                 msg = f"{name} is {getattr(self, name)!r}; use one of {', '.join(choices)}."
                 raise ConfigError(msg)
+        if self.commit_interval_s is not None:
+            self._check("commit_interval_s", least=0.001, most=86_400)
         if self.workers is not None:
             self._check("workers", least=2, most=10_000)
 
@@ -192,7 +202,11 @@ class Workload:
     @property
     def commits_out_per_s(self) -> float:
         """Of the pipeline, while messages come; 0 without one."""
-        return min(self.commits_in_per_s, BATCHES_PER_S) if self.hops > 1 else 0.0
+        if self.hops == 1:
+            return 0.0
+        realtime = self.engine == "own"
+        interval_s = self.commit_interval_s or (REALTIME_COMMIT_S if realtime else 1 / BATCHES_PER_S)
+        return min(self.commits_in_per_s, 1 / interval_s, math.inf if realtime else BATCHES_PER_S)
 
     @property
     def commits_per_month(self) -> tuple[float, float]:
@@ -203,7 +217,9 @@ class Workload:
 
     @property
     def worker_count(self) -> int:
-        """Workers of the pipeline, its driver included."""
+        """Workers of the pipeline, its driver included; 0 if Glue and EMR Serverless have no part in it."""
+        if self.engine in {"own", "none"}:
+            return 0
         if self.workers is not None:
             return self.workers
         each = EXECUTOR_MESSAGES_PER_S * GLUE_WORKER_SIZE[self.worker_type][0] / 2

@@ -119,12 +119,13 @@ class PipelineConfig:
         output_schema: the output's columns.
         latency_objective_p99_s: seconds from a message's production to its commit in the output, which 99 of 100
             messages must not exceed; the latency alarm's threshold.
-        engine: what runs it; the stage's engine if None.
+        engine: what runs it; the stage's engine if None. Both run micro-batches: real-time mode does not reach
+            executors on other machines.
         workers: how many Glue workers, or EMR executors, at most; a Glue job needs two.
         worker_type: of Glue.
         driver: cores and memory in GB of EMR's driver.
         executor: likewise of each executor.
-        arguments: further arguments of the script, for example ``(("--interval", "0.5"),)``.
+        arguments: further arguments of the script, for example ``(("--commit-interval", "500ms"),)``.
         canary: the input topic that the canary sends a message to each minute; None without canary. The pipeline must
             carry the columns on: the canary knows its message by the column ``message``.
         running: False stops the job and keeps it stopped, without canary and alarms; messages wait in the inputs.

@@ -33,6 +33,7 @@ INTERVAL_S: Final = "0.2"
 def local_stage(*, interval_s: str = INTERVAL_S) -> StageConfig:
     """The stage ``dev`` as it is deployed to the emulator."""
     dev = STAGES["dev"]
+    slower = (("--commit-interval", f"{interval_s}s"),)
     # Each door once: the example's topics have some of them only.
     doors: dict[str, tuple[Door, ...]] = {
         NEW_YORK: ("url", "sqs", "sns"),
@@ -44,7 +45,9 @@ def local_stage(*, interval_s: str = INTERVAL_S) -> StageConfig:
         runtime=HOST_RUNTIME,
         topics=tuple(replace(topic, doors=doors[topic.name]) for topic in dev.topics),
         generator=GeneratorConfig(rate_per_s=5, duration_s=10, enabled=True),
-        pipelines=tuple(replace(pipeline, arguments=(("--interval", interval_s),)) for pipeline in dev.pipelines),
+        pipelines=tuple(
+            replace(pipeline, arguments=slower) for pipeline in dev.pipelines
+        ),
     )
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from brokerless.local.demo import Place, Report
     from brokerless.maintenance import Report as MaintenanceReport
 
-Engine = Literal["direct", "delta"]
+Engine = Literal["auto", "realtime", "micro-batch", "delta"]
 
 
 def register(app: typer.Typer) -> None:
@@ -48,7 +48,8 @@ def register(app: typer.Typer) -> None:
         epilog=examples(
             "brokerless run timezone-etl",
             "brokerless run timezone-etl --once",
-            "brokerless run timezone-etl --engine delta --interval 5",
+            "brokerless run timezone-etl --commit-interval 20ms",
+            "brokerless run timezone-etl --engine delta --commit-interval 5s",
         ),
     )(run)
     app.command(
@@ -75,11 +76,22 @@ def run(
     ],
     once: Annotated[bool, typer.Option("--once", help="Process what is there, then exit.")] = False,
     engine: Annotated[
-        Engine, typer.Option("--engine", help="direct, or delta: stock delta-spark, for stateful SQL and comparison.")
-    ] = "direct",
-    interval: Annotated[
-        float, typer.Option("--interval", metavar="S", min=0, help="Seconds between batches; 0: as fast as it can.")
-    ] = 0.0,
+        Engine,
+        typer.Option(
+            "--engine",
+            help="realtime, micro-batch, auto (realtime where the transform allows it), or delta: stock delta-spark, "
+            "for stateful SQL and comparison.",
+        ),
+    ] = "auto",
+    commit_interval: Annotated[
+        str | None,
+        typer.Option(
+            "--commit-interval",
+            metavar="TIME",
+            help="Least time between two commits, as 20ms or 1s: shorter is faster, and costs more requests. Default: "
+            "100ms; for batches, as fast as they can.",
+        ),
+    ] = None,
     output: Annotated[
         str | None,
         typer.Option("--output", metavar="TOPIC", help="Where to; the delta engine needs an output of its own."),
@@ -110,7 +122,7 @@ def run(
     timezone_unified (the delta engine: timezone_unified_delta, which is its own); what it cannot parse goes to
     the output's .dead_letters. The outputs are
     created when they are missing. A restart goes on exactly where it
-    stopped. SIGTERM and Ctrl-C finish the running batch; the pipeline's exit code is passed on.
+    stopped. SIGTERM and Ctrl-C finish what is on its way; the pipeline's exit code is passed on.
     """
     options = common(ctx, profile, root, as_json)
     settings = options.settings()
@@ -122,10 +134,11 @@ def run(
     for topic in (NEW_YORK, PARIS):
         describe_topic(store, topic)  # said at once, not after Spark's start
     check_job(job)
-    output = output or (UNIFIED if engine == "direct" else f"{UNIFIED}_delta")
-    if engine == "direct":  # the other engine owns its output table, from its creation on
+    output = output or (UNIFIED if engine != "delta" else f"{UNIFIED}_delta")
+    if engine != "delta":  # which owns its output table, from its creation on
         create_topic(store, output, unified_schema(), exist_ok=True)
-    arguments = ["--engine", engine, "--interval", str(interval), "--output", output]
+    arguments = ["--engine", engine, "--output", output]
+    arguments += ["--commit-interval", commit_interval] if commit_interval else []
     arguments += ["--once"] if once else []
     arguments += ["--accept-new-input"] if accept_new_input else []
     arguments += ["--accept-rewrites"] if accept_rewrites else []

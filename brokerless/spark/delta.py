@@ -1,6 +1,6 @@
 """The ``delta`` engine: the same transform on stock delta-spark, source and sink, with a tuned session.
 
-For stateful SQL, for comparison and for interoperability; the direct engine is many times faster. Its output table is
+For stateful SQL, for comparison and for interoperability; the other engines are many times faster. Its output table is
 committed to by Spark's own Delta writer, which overwrites log entries unconditionally on S3 (``S3SingleDriverLogStore``
 of Delta 4.2 checks, then puts). So the table belongs to this engine alone: it is created with the property
 ``brokerless.engine = delta``, the log of this kit refuses to append to such a table, and this engine refuses any other.
@@ -21,8 +21,8 @@ from brokerless.entries import ENGINE_KEY
 from brokerless.errors import ConfigError, TopicDeleted, TopicNotFound
 from brokerless.log import DeltaLog
 from brokerless.spark.arrow import DEAD_LETTER
+from brokerless.spark.inputs import METADATA
 from brokerless.spark.session import spark_session
-from brokerless.spark.source import METADATA
 from brokerless.store import open_store
 from brokerless.topics import PRODUCED_AT, dead_letters, partition_table
 
@@ -89,6 +89,7 @@ class DeltaStream:
 
     query: StreamingQuery
     name: str
+    engine: str = "delta"
 
     def ready(self) -> bool:
         """True: Spark's own progress tells more."""
@@ -97,6 +98,13 @@ class DeltaStream:
     def drain(self) -> list[BatchReport]:
         """Nothing: Spark's own progress has the figures."""
         return []
+
+    def wait(self, *, once: bool) -> None:
+        """Waits for the query's end; with ``once`` until nothing is left."""
+        if once:
+            self.query.processAllAvailable()
+        else:
+            self.query.awaitTermination()
 
     def stop(self, timeout_s: float = 8.0) -> None:
         """Ends the query; a batch that it interrupts is repeated by the next run, without effect where it was done."""
@@ -131,7 +139,7 @@ def delta_session(settings: Settings, *, name: str) -> SparkSession:
                 "spark.hadoop.fs.s3a.connection.ssl.enabled": str(settings.endpoint.startswith("https")).lower(),
             }
     elif not settings.root.startswith("file://"):
-        msg = f"The delta engine reaches s3:// and file:// only, not {settings.root}; use the direct engine."
+        msg = f"The delta engine reaches s3:// and file:// only, not {settings.root}; use another engine."
         raise ConfigError(msg)
     print("The delta engine needs its jars (about 25 MB); they are fetched once.", file=sys.stderr, flush=True)
     packages = {"spark.jars.packages": ",".join(PACKAGES), "spark.jars.excludes": ",".join(EXCLUDES)}
@@ -142,7 +150,7 @@ def check_delta_output(settings: Settings, output: str) -> None:
     """Passes if this engine may write the output (and its dead letters): they are its own, or not there.
 
     Raises:
-        ConfigError: it is a topic, or an output of the direct engine.
+        ConfigError: it is a topic, or an output of another engine.
     """
     store = open_store(settings)
     for topic in (output, dead_letters(output)):
@@ -152,7 +160,7 @@ def check_delta_output(settings: Settings, output: str) -> None:
             continue
         if owner != "delta":
             msg = (
-                f"{topic!r} is written by the direct engine, and Spark's Delta writer could overwrite its commits. "
+                f"{topic!r} is written by another engine, and Spark's Delta writer could overwrite its commits. "
                 "Give the delta engine an output of its own with --output."
             )
             raise ConfigError(msg)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+import traceback
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
 
 from brokerless import errors
 from brokerless.errors import BrokerlessError, PipelineError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 HOLD_S: Final = 60.0
 """How long a pipeline goes on with what can be read after it met what cannot; then it stops and says so."""
@@ -34,6 +39,27 @@ def unreadable_in(text: str) -> tuple[str, int] | None:
     """The table and the version of an object that could not be read, in Spark's report; None if it was not that."""
     found = _UNREADABLE.search(text)
     return (found[2], int(found[1])) if found else None
+
+
+@contextmanager
+def lost_jvm_named() -> Iterator[None]:
+    """Calls the end of Spark's JVM by a name, where py4j has only its sockets to speak of.
+
+    Raises:
+        PipelineError: the JVM is gone.
+    """
+    try:
+        yield
+    except Exception as error:
+        innermost = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
+        of_py4j = str(innermost.f_globals.get("__name__", "")).startswith("py4j.")
+        if not of_py4j or not (isinstance(error, OSError) or type(error).__name__ == "Py4JNetworkError"):
+            raise
+        msg = (
+            "Spark's JVM has ended, killed or out of memory. What it had not given back was not committed: start the "
+            "pipeline again under its name, and it goes on there."
+        )
+        raise PipelineError(msg) from error
 
 
 def mistake_in_transform(error: Exception) -> str | None:

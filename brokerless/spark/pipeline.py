@@ -16,8 +16,8 @@ from brokerless.metrics import LATENCY_BOUNDS_S, Histogram
 from brokerless.offsets import parse_start
 from brokerless.records import arrow_schema
 from brokerless.settings import Settings
-from brokerless.spark.failures import named_error
-from brokerless.spark.source import METADATA
+from brokerless.spark.failures import lost_jvm_named, named_error
+from brokerless.spark.inputs import METADATA
 from brokerless.spark.worker import settings_option
 from brokerless.store import open_store
 from brokerless.topics import PRODUCED_AT
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from brokerless.spark.delta import DeltaStream
+    from brokerless.spark.realtime.engine import RealtimeStream
     from brokerless.spark.sink import BatchReport, Stream
     from brokerless.spark.telemetry import PipelineMeter
 
@@ -82,7 +83,42 @@ def read_stream(
     Raises:
         TopicNotFound, SchemaError, ConfigError: at once.
     """
-    settings = settings or Settings.load()
+    options = source_options(
+        settings or Settings.load(),
+        topics,
+        name=name,
+        output=output,
+        start=start,
+        once=once,
+        metadata=metadata,
+        accept_new_input=accept_new_input,
+        accept_rewrites=accept_rewrites,
+        skip=skip,
+    )
+    limits = {"maxRows": max_rows, "maxBytes": max_bytes, "maxFiles": max_files}
+    options |= {key: str(value) for key, value in limits.items() if value}
+    options["cores"] = str(spark.sparkContext.defaultParallelism)
+    return spark.readStream.format("brokerless").options(**options).load()
+
+
+def source_options(
+    settings: Settings,
+    topics: Sequence[str],
+    *,
+    name: str,
+    output: str,
+    start: str = "beginning",
+    once: bool = False,
+    metadata: bool = True,
+    accept_new_input: bool = False,
+    accept_rewrites: bool = False,
+    skip: Sequence[str] = (),
+) -> dict[str, str]:
+    """What ``read_stream`` is given, checked, as the options of a source; keys in lower case.
+
+    Raises:
+        TopicNotFound, SchemaError, ConfigError: as ``read_stream``.
+    """
     parse_start(start)
     store = open_store(settings)
     for topic in topics:
@@ -95,16 +131,11 @@ def read_stream(
         "start": start,
         "metadata": str(metadata).lower(),
         "until": "now" if once else "",
-        "cores": spark.sparkContext.defaultParallelism,
-        "maxRows": max_rows,
-        "maxBytes": max_bytes,
-        "maxFiles": max_files,
-        "acceptNewInput": str(accept_new_input).lower(),
-        "acceptRewrites": str(accept_rewrites).lower(),
+        "acceptnewinput": str(accept_new_input).lower(),
+        "acceptrewrites": str(accept_rewrites).lower(),
         "skip": ",".join(skip),
     }
-    reader = spark.readStream.format("brokerless")
-    return reader.options(**{key: str(value) for key, value in options.items() if value}).load()
+    return {key: value for key, value in options.items() if value}
 
 
 def dead_letter(reason: Column, rows: DataFrame) -> Column:
@@ -132,13 +163,15 @@ def ensure_dead_letters(settings: Settings, output: str, topics: Sequence[str]) 
     create_dead_letters(store, output, [describe_topic(store, topic).schema for topic in topics])
 
 
+@lost_jvm_named()
 def run(
-    stream: Stream | DeltaStream,
+    stream: Stream | DeltaStream | RealtimeStream,
     *,
     once: bool = False,
     as_json: bool = False,
     out: TextIO | None = None,
     meter: PipelineMeter | None = None,
+    reason: str = "",
 ) -> None:
     """Runs a started pipeline to its end, with a line of progress each second.
 
@@ -151,6 +184,7 @@ def run(
         as_json: progress as JSON lines on ``out``; otherwise text, rewritten in place on a terminal.
         out: standard error by default, standard output for JSON.
         meter: gets what the batches did, too.
+        reason: why the pipeline runs by this engine; empty if that was asked for.
 
     Raises:
         BrokerlessError: what stopped the pipeline.
@@ -163,7 +197,7 @@ def run(
         while not (stream.ready() or stopping.wait(0.005)):
             pass
         if as_json and stream.query.exception() is None:
-            _print_json(out, event="started", pipeline=stream.name)
+            _print_json(out, event="started", pipeline=stream.name, engine=stream.engine, reason=reason)
         begun = time.monotonic()
         totals = [0, 0]
         while not stopping.wait(max(0.0, 1.0 - (time.monotonic() - begun))):
@@ -184,7 +218,7 @@ def run(
         raise named_error(str(cause)) from cause
 
 
-def _drained(stream: Stream | DeltaStream, meter: PipelineMeter | None) -> list[BatchReport]:
+def _drained(stream: Stream | DeltaStream | RealtimeStream, meter: PipelineMeter | None) -> list[BatchReport]:
     reports = stream.drain()
     if meter is not None:
         meter.record(reports)
@@ -201,12 +235,9 @@ def _signals(stopping: threading.Event) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _wait(stream: Stream | DeltaStream, once: bool, stopping: threading.Event) -> None:
+def _wait(stream: Stream | DeltaStream | RealtimeStream, once: bool, stopping: threading.Event) -> None:
     try:
-        if once:
-            stream.query.processAllAvailable()
-        else:
-            stream.query.awaitTermination()
+        stream.wait(once=once)
     except Exception:  # noqa: S110  # the query keeps it, and run reports it
         pass
     finally:

@@ -113,6 +113,7 @@ class Stream:
 
     query: StreamingQuery
     name: str
+    engine: str = "micro-batch"
     reports: list[BatchReport] = field(default_factory=list)
     _sink: _Sink | None = None
 
@@ -131,7 +132,14 @@ class Stream:
             self._sink.close(timeout_s)
         self.query.stop()
         if self._sink is not None:
-            _remove_checkpoint(self._sink.checkpoint)
+            remove_checkpoint(self._sink.checkpoint)
+
+    def wait(self, *, once: bool) -> None:
+        """Waits for the query's end; with ``once`` until nothing is left."""
+        if once:
+            self.query.processAllAvailable()
+        else:
+            self.query.awaitTermination()
 
     def error(self) -> BrokerlessError | None:
         """The kit's own error that ended the query, if one did."""
@@ -170,9 +178,9 @@ def write_stream(
     if interval_s > 0:
         writer = writer.trigger(processingTime=f"{int(interval_s * 1000)} milliseconds")
     try:
-        query = writer.queryName(_query_name(name, sink.checkpoint)).start()
+        query = writer.queryName(query_name(name, sink.checkpoint)).start()
     except BaseException:
-        _remove_checkpoint(sink.checkpoint)
+        remove_checkpoint(sink.checkpoint)
         raise
     _queries[sink.checkpoint] = query
     stream = Stream(query, name, _sink=sink)
@@ -216,24 +224,12 @@ class _Sink:
     """The state of one running pipeline on the driver."""
 
     def __init__(self, df: DataFrame, table: str, *, name: str, settings: Settings, executor_rows: int) -> None:
-        from brokerless.spark.arrow import DEAD_LETTER
-
-        if not name or any(c in name for c in ":/") or len(name) > 100:
-            msg = f"The pipeline's name {name!r} must have 1 to 100 characters, without ':' and '/'."
-            raise ConfigError(msg)
         self._settings = settings
         self._executor_rows = executor_rows
         self._store = open_store(settings)
-        self._schema = describe_topic(self._store, table).schema
-        _check_columns(df, self._schema, table)
-        _check_stateless(df)
+        self._outputs = outputs_of(df, table, name=name, store=self._store)
+        check_stateless(df)
         _check_source(df, table, name, settings)
-        output = Output(self._store, table, self._schema, name)
-        letters: Output | None = None
-        if DEAD_LETTER in df.columns:
-            topic = dead_letters(table)
-            letters = Output(self._store, topic, describe_topic(self._store, topic).schema, name)
-        self._outputs = Outputs(output, letters, name)
         scratch = scratch_root(settings)  # before the claim: a full disk must fence nobody
         self.reports: list[BatchReport] = []
         self.error: BrokerlessError | None = None
@@ -246,11 +242,11 @@ class _Sink:
         self._counted: Counter[str] = Counter()
         self._outputs.claim()
         self._begin(df)
-        self.checkpoint = _fresh_checkpoint(scratch, name)
+        self.checkpoint = fresh_checkpoint(scratch, name)
 
     def _begin(self, df: DataFrame) -> None:
         """Notes in the output where a new pipeline begins, before the source looks for it there."""
-        from brokerless.spark.source import first_position
+        from brokerless.spark.inputs import first_position
 
         for options in _source_options(df):
             self._outputs.begin(first_position(self._store, options, self._outputs.output))
@@ -397,6 +393,27 @@ class _Sink:
         return _Result(good, letters, latency=latency)
 
 
+def outputs_of(df: DataFrame, table: str, *, name: str, store: Store) -> Outputs:
+    """The output of a pipeline, and its dead letters if the transform marks any. Nothing is claimed yet.
+
+    Raises:
+        ConfigError, SchemaError, TopicNotFound: the name, the columns or the topics are not what a pipeline needs.
+    """
+    from brokerless.spark.arrow import DEAD_LETTER
+
+    if not name or any(c in name for c in ":/") or len(name) > 100:
+        msg = f"The pipeline's name {name!r} must have 1 to 100 characters, without ':' and '/'."
+        raise ConfigError(msg)
+    schema = describe_topic(store, table).schema
+    _check_columns(df, schema, table)
+    output = Output(store, table, schema, name)
+    letters: Output | None = None
+    if DEAD_LETTER in df.columns:
+        topic = dead_letters(table)
+        letters = Output(store, topic, describe_topic(store, topic).schema, name)
+    return Outputs(output, letters, name)
+
+
 @dataclass(slots=True)
 class _Result:
     good: Objects
@@ -471,24 +488,25 @@ def _check_columns(df: DataFrame, schema: Schema, topic: str) -> None:
         raise SchemaError(msg)
 
 
-def _fresh_checkpoint(scratch: Path, name: str) -> Path:
+def fresh_checkpoint(scratch: Path, name: str) -> Path:
     """An empty folder for Spark's checkpoint. Those that no query uses any more are removed, never read."""
     root = scratch / f"pipeline-{name}"
     for old in root.glob("*-*"):
         if not _is_used(old):
-            _remove_checkpoint(old)
+            remove_checkpoint(old)
     path = root / f"{os.getpid()}-{uuid.uuid4().hex}"
     _queries[path] = None
     path.mkdir(parents=True)
     return path
 
 
-def _query_name(name: str, checkpoint: Path) -> str:
+def query_name(name: str, checkpoint: Path) -> str:
     """Spark wants the names of a session's queries to differ; ours are kept apart by fencing instead."""
     return f"{name}-{checkpoint.name.partition('-')[2][:8]}"
 
 
-def _remove_checkpoint(path: Path) -> None:
+def remove_checkpoint(path: Path) -> None:
+    """Removes the folder of a query that has ended."""
     shutil.rmtree(path, ignore_errors=True)
     _queries.pop(path, None)
 
@@ -517,7 +535,7 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-def _nodes(df: DataFrame) -> Iterator[tuple[Any, list[Any]]]:
+def nodes(df: DataFrame) -> Iterator[tuple[Any, list[Any]]]:
     """The nodes of the plan, in Java, each with its children."""
     nodes = [df._jdf.queryExecution().analyzed()]
     while nodes:
@@ -530,13 +548,13 @@ def _nodes(df: DataFrame) -> Iterator[tuple[Any, list[Any]]]:
 
 def _source_options(df: DataFrame) -> list[dict[str, str]]:
     """The options of this kit's sources in the plan; keys in lower case."""
-    relations = (node for node, _ in _nodes(df) if node.nodeName() == "StreamingRelationV2")
+    relations = (node for node, _ in nodes(df) if node.nodeName() == "StreamingRelationV2")
     return [dict(node.extraOptions()) for node in relations if node.sourceName() == "brokerless"]
 
 
-def _check_stateless(df: DataFrame) -> None:
+def check_stateless(df: DataFrame) -> None:
     """Refuses state: it would live in the scratch checkpoint and be gone with it."""
-    for node, parts in _nodes(df):
+    for node, parts in nodes(df):
         name = node.nodeName()
         if name in _STATEFUL or (name == "Join" and all(part.isStreaming() for part in parts)):
             msg = (

@@ -417,7 +417,7 @@ def test_an_update_changes_what_it_must_and_restarts_the_run_without_loss(cloud:
     changes = set(re.findall(r"^\[[-+~]\] (\S+)", cloud.deployment.diff(), re.MULTILINE))
     assert changes == {"AWS::Glue::Job", "Custom::BrokerlessStream"}
     cloud.deployment.deploy()
-    assert cloud.job["DefaultArguments"]["--interval"] == "0.1"
+    assert cloud.job["DefaultArguments"]["--commit-interval"] == "0.1s"
     after, stopped = cloud.runs()
     assert (stopped["Id"], stopped["JobRunState"], after["JobRunState"]) == (before["Id"], "STOPPED", "RUNNING")
     text = f"after-{uuid.uuid4()}"

@@ -30,6 +30,7 @@ from brokerless.producer import Producer
 from brokerless.records import encode
 from brokerless.settings import Settings
 from brokerless.spark.failures import named_error, unreadable_in
+from brokerless.spark.inputs import first_position, topic_names, union_columns
 from brokerless.spark.outputs import Objects, Output, Outputs
 from brokerless.spark.progress import (
     Begin,
@@ -42,16 +43,7 @@ from brokerless.spark.progress import (
     pieces,
     progress_in,
 )
-from brokerless.spark.source import (
-    SLICE_BYTES,
-    SLICE_ROWS,
-    BrokerlessSource,
-    Reader,
-    _cuts,
-    _names,
-    first_position,
-    union_columns,
-)
+from brokerless.spark.source import SLICE_BYTES, SLICE_ROWS, BrokerlessSource, Reader, _cuts
 from brokerless.spark.worker import settings_option
 from brokerless.store import open_store
 from brokerless.topics import Schema, dead_letters
@@ -400,7 +392,7 @@ def test_bad_options() -> None:
     with pytest.raises(ConfigError, match="needs the option 'settings'"):
         BrokerlessSource({"topics": "a"}).schema()
     with pytest.raises(ConfigError, match="one twice"):
-        _names({"topics": "a,a"})
+        topic_names({"topics": "a,a"})
     with pytest.raises(SchemaError, match="in one topic and"):
         union_columns([Schema.parse("x long"), Schema.parse("x string")])
 
@@ -521,7 +513,7 @@ def test_a_table_made_by_hand_under_a_running_pipeline_is_noticed(
     source = reader(settings)
     end = source.latestOffset()
     made_again_by_hand(store, "a", 7, 8, 9)  # with an entry where this one waits
-    monkeypatch.setattr("brokerless.spark.source.SAME_S", 0.0)
+    monkeypatch.setattr("brokerless.spark.inputs.SAME_S", 0.0)
     with pytest.raises(TopicChanged, match="created again"):
         source.latestOffset()
     assert SourceOffset.of(end).ids != {"a": DeltaLog(store, "a").table_id}

@@ -71,6 +71,6 @@ def test_a_pipeline_that_ran_did_not_fail_at_its_start(
         raise TopicDeleted(msg)
 
     for step in ("_start", "run"):
-        monkeypatch.setattr(job, step, deleted if step == fails else lambda *args, **options: None)
+        monkeypatch.setattr(job, step, deleted if step == fails else lambda *args, **options: (None, ""))
     root = ["--root", f"file://{tmp_path}"]
     assert job.run_job(lambda rows: rows, root, name="p", inputs=["in"], output="out") == code

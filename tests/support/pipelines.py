@@ -10,9 +10,12 @@ import pyarrow as pa
 from brokerless.admin import create_topic
 from brokerless.consumer import Consumer
 from brokerless.errors import BrokerlessError
+from brokerless.log import DeltaLog
 from brokerless.producer import Producer
 from brokerless.spark import ensure_dead_letters, read_stream, write_stream
 from brokerless.spark.failures import named_error
+from brokerless.spark.pipeline import source_options
+from brokerless.spark.realtime.engine import RealtimeStream, start_realtime
 from brokerless.store import open_store
 from brokerless.topics import Schema
 from glue_jobs.transforms import unify_timezones
@@ -101,21 +104,41 @@ def start(
     begin: str = "beginning",
     once: bool = True,
     executor_rows: int = 1_000_000,
-    **limits: int,
-) -> Stream:
+    engine: str = "micro-batch",
+    lanes: int | None = None,
+    **limits: Any,
+) -> Stream | RealtimeStream:
     where = {"name": name, "output": OUTPUT, "settings": settings}
+    if engine == "realtime":
+        options = source_options(settings, topics, name=name, output=OUTPUT, start=begin, once=once, **limits)
+        where = {"name": name, "settings": settings, "options": options, "commit_interval_s": 0.0, "lanes": lanes}
+        return start_realtime(spark, unify_timezones, OUTPUT, **where)  # type: ignore[arg-type]
     rows = read_stream(spark, topics, **where, start=begin, once=once, **limits)  # type: ignore[arg-type]
     return write_stream(unify_timezones(rows), OUTPUT, name=name, settings=settings, executor_rows=executor_rows)
 
 
-def finish(stream: Stream) -> None:
+def settle(stream: Stream | RealtimeStream, settings: Settings, topics: Sequence[str] = ("timezone1",)) -> None:
+    """Waits until the output has what is in partition 0 of these topics now, or the stream has ended."""
+    if not isinstance(stream, RealtimeStream):
+        stream.query.processAllAvailable()
+        return
+    heads = {topic: DeltaLog(open_store(settings), topic).head() for topic in topics}
+    bridge = stream._bridge
+    while not bridge.ended.wait(0.02):
+        if all(bridge._packer.committed.at[topic] >= head for topic, head in heads.items()):
+            return
+
+
+def finish(stream: Stream | RealtimeStream) -> None:
     """Processes what is there and ends; raises what went wrong."""
     try:
-        stream.query.processAllAvailable()
+        stream.wait(once=True)
     except Exception as error:
         raise stream.error() or named_error(str(error)) from error
     finally:
         stream.stop()
+    if (failure := stream.error()) is not None:
+        raise failure
 
 
 def run_once(spark: SparkSession, settings: Settings, **options: Any) -> None:
@@ -151,5 +174,6 @@ __all__ = [
     "rows_of",
     "run_once",
     "send",
+    "settle",
     "start",
 ]

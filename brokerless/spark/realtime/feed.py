@@ -1,0 +1,244 @@
+"""What a real-time pipeline reads: the objects of new commits, in the order of each log, loaded ahead of their turn."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import takewhile
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from brokerless.errors import BrokerlessError, StoreError
+from brokerless.log import read_pool
+from brokerless.spark.failures import HOLD_S, unreadable
+from brokerless.spark.inputs import WAIT_S, Input, load_object, with_metadata
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from concurrent.futures import Future
+
+    from arro3.core import Table
+
+    from brokerless.entries import Add
+    from brokerless.spark.inputs import Inputs, Pending
+    from brokerless.spark.progress import Position
+    from brokerless.store import Store
+    from brokerless.topics import Column
+
+IDLE_S: Final = 1.0
+"""How long nothing else must have come before what an input cannot go on with ends the run."""
+
+AHEAD_BYTES: Final = 16 * 2**20
+"""How many bytes of objects are fetched ahead of their turn, soft by one object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The rows of one object of a commit, with the columns of ``METADATA``; none where a commit has no messages."""
+
+    table: str
+    version: int
+    rows: pa.Table | None
+    last: bool
+
+
+@dataclass(slots=True)
+class _Fetch:
+    """An object on its way."""
+
+    table: str
+    version: int
+    index: int
+    rows: int
+    size: int
+    first: bool
+    last: bool
+    loaded: Future[Table | StoreError] | None
+
+
+class Feed:
+    """The inputs in turns. One thread looks for new commits (``watch``), another takes their rows (``next``).
+
+    Args:
+        store: where the topics are.
+        inputs: as opened.
+        columns: of the topics together, without those of ``METADATA``.
+        skipped: objects to go on without if they cannot be read: ``table@version:index``.
+        committed: gives the position in the output's log.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        inputs: Inputs,
+        columns: Sequence[Column],
+        *,
+        skipped: frozenset[str],
+        committed: Callable[[], Position],
+    ) -> None:
+        self._inputs = inputs
+        self._skipped = skipped
+        self._committed = committed
+        self._load = partial(load_object, store, list(columns))
+        self._held: dict[str, tuple[BrokerlessError, float]] = {}  # objects that cannot be read, and since when
+        self._last_piece = time.monotonic()
+        self._taken = 0
+        self._at = dict(inputs.at)
+        self._news = threading.Condition()
+        self._fetching: deque[_Fetch] = deque()
+        self._fetching_bytes = 0
+        self._files = self._in_turn()
+        self._pool = ThreadPoolExecutor(min(len(inputs.tables), 16), thread_name_prefix="brokerless-look")
+
+    # In the watching thread
+
+    def look(self) -> float:
+        """Takes note of new commits where it is time. Returns for how many seconds it is no use to look again."""
+        sources = self._inputs.tables.values()
+        due = [source for source in sources if not source.due_in_s()]
+        look = partial(Input.look, prompt=True)
+        for _ in map(look, due) if len(due) == 1 else self._pool.map(look, due):
+            pass
+        if due:
+            self.wake()
+        for source in sources:
+            source.ask_why_nothing_comes()
+        return min(source.due_in_s() for source in sources)
+
+    # In the feeding thread
+
+    def next(self, max_wait_s: float) -> Piece | None:
+        """The next piece; None if nothing came in time.
+
+        Raises:
+            BrokerlessError: an input cannot go on; first comes what the others bring, for up to a minute.
+        """
+        deadline = time.monotonic() + max_wait_s
+        while True:
+            self._raise_held(idle=False)
+            self._fetch_ahead()
+            while self._fetching:
+                if piece := self._arrived(self._fetching.popleft()):
+                    self._last_piece = time.monotonic()
+                    return piece
+                self._fetch_ahead()
+            self._raise_held(idle=True)
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return None
+            with self._news:
+                if not self._has_news():
+                    self._news.wait(min(left, WAIT_S))
+
+    def wake(self) -> None:
+        """Lets ``next`` look again: the output's position has moved."""
+        with self._news:
+            self._news.notify_all()
+
+    def waiting(self) -> int:
+        """How many messages are known of, and not taken."""
+        return sum(source.rows for source in self._inputs.tables.values()) - self._taken
+
+    def is_over(self) -> bool:
+        """Whether a run that has an end has committed all up to it."""
+        until, committed = self._inputs.until, self._committed()
+        return until is not None and all(committed[table] >= version for table, version in until.items())
+
+    def close(self) -> None:
+        """Ends its threads."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _has_news(self) -> bool:
+        return any(
+            table not in self._held and source.has(self._end(table)) for table, source in self._inputs.tables.items()
+        )
+
+    def _end(self, table: str) -> int | None:
+        """How far a table may be read now."""
+        ahead = self._inputs.ahead
+        if ahead:
+            committed = self._committed()
+            if any(committed[name] < version for name, version in ahead.items()):
+                return ahead.get(table, -1)
+            self._inputs.ahead = {}
+        return None if self._inputs.until is None else self._inputs.until[table]
+
+    def _in_turn(self) -> Iterator[_Fetch | None]:
+        """The objects of commits, tables taking turns; None when there is nothing."""
+        while True:
+            idle = True
+            for table, source in self._inputs.tables.items():
+                if table not in self._held and (commit := source.take(self._end(table))):
+                    idle = False
+                    self._at[table] = commit.version
+                    yield from self._of_commit(table, commit)
+            if idle:
+                yield None
+
+    def _of_commit(self, table: str, commit: Pending) -> Iterator[_Fetch]:
+        if not commit.files:
+            yield _Fetch(table, commit.version, 0, 0, 0, first=True, last=True, loaded=None)
+        index = 0
+        for number, add in enumerate(commit.files):
+            last = number == len(commit.files) - 1
+            rows = add.rows or 0
+            yield self._started(_Fetch(table, commit.version, index, rows, add.size, not number, last, None), add)
+            index += rows
+
+    def _started(self, fetch: _Fetch, add: Add) -> _Fetch:
+        fetch.loaded = read_pool().submit(self._load, f"{fetch.table}/{add.path}")
+        return fetch
+
+    def _fetch_ahead(self) -> None:
+        while not self._fetching or self._fetching_bytes < AHEAD_BYTES:
+            fetch = next(self._files)
+            if fetch is None:
+                return
+            self._fetching.append(fetch)
+            self._fetching_bytes += fetch.size
+
+    def _arrived(self, fetch: _Fetch) -> Piece | None:
+        """The piece of an object; None if it is behind one that cannot be read."""
+        loaded = fetch.loaded.result() if fetch.loaded else None
+        self._fetching_bytes -= fetch.size
+        if fetch.table in self._held:
+            return None
+        if error := self._damage(fetch):
+            if not fetch.first:
+                raise error  # the beginning of its commit is on its way
+            self._held[fetch.table] = error, time.monotonic()
+            return None
+        self._taken += fetch.rows
+        if loaded is None or isinstance(loaded, StoreError) or not loaded.num_rows:
+            return Piece(fetch.table, fetch.version, None, fetch.last)
+        rows = with_metadata(pa.table(loaded), fetch.table, fetch.version, fetch.index)
+        return Piece(fetch.table, fetch.version, rows, fetch.last)
+
+    def _damage(self, fetch: _Fetch) -> StoreError | None:
+        """What is wrong with an object, or with one behind it in its commit as far as they are on their way."""
+        of_commit = takewhile(
+            lambda other: (other.table, other.version) == (fetch.table, fetch.version), self._fetching
+        )
+        for each in (fetch, *(of_commit if fetch.first else ())):
+            loaded = each.loaded.result() if each.loaded else None
+            if isinstance(loaded, StoreError) and f"{each.table}@{each.version}:{each.index}" not in self._skipped:
+                error = StoreError(unreadable(each.table, each.version, each.index, loaded))
+                error.__cause__ = loaded
+                return error
+        return None
+
+    def _raise_held(self, *, idle: bool) -> None:
+        """Raises what is wrong with an input when nothing else comes, or after a minute."""
+        until, now = self._inputs.until, time.monotonic()
+        held = list(self._held.values())
+        for table, source in self._inputs.tables.items():
+            if source.error is not None and not (until is not None and self._at[table] >= until[table]):
+                held.append((source.error, source.error_at))
+        for error, since in held:
+            if now - since > HOLD_S or (idle and now - max(since, self._last_piece) > IDLE_S):
+                raise error

@@ -1,0 +1,306 @@
+"""What the lanes have transformed, put back in order, packed into objects and committed with its position.
+
+Rows go to the lanes in slips, numbered in the order of the log: a commit's slips one after the other, a slip to
+whichever lane has least to do. What a lane gives back has marks in it: "everything of slip n is before here". So the
+order is put back by going from slip to slip, and a position moves only over commits of which all slips were taken.
+
+Nothing here knows Spark or sockets; the engine's threads call ``expect``, ``deliver``, ``take``, ``upload`` and
+``commit``, and so does the simulation, which crashes between them.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from brokerless.clock import SYSTEM, Clock
+from brokerless.errors import PipelineError
+from brokerless.metrics import Histogram
+from brokerless.spark.arrow import ages, split_dead_letters
+from brokerless.spark.outputs import Objects
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from brokerless.spark.outputs import Output, Outputs
+    from brokerless.spark.progress import Position, SourceOffset
+
+PACK_ROWS: Final = 500_000
+"""The most rows of one pack, soft by one commit."""
+
+PACK_BYTES: Final = 64 * 2**20
+"""The same in bytes. What is more than that of a commit that is not complete is uploaded before it is, in whichever
+bytes, of messages or of what was made of them; less than what the feed gives before it waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slip:
+    """Some rows of one commit on their way through a lane.
+
+    Attributes:
+        number: counts from 0, in the order of the log.
+        lane: which has it; None if there are no rows to transform.
+        table: of the input,
+        version: and the commit there.
+        last: whether it is the last of its commit.
+        rows: how many messages,
+        size: and their bytes in memory.
+    """
+
+    number: int
+    lane: int | None
+    table: str
+    version: int
+    last: bool
+    rows: int
+    size: int
+
+
+@dataclass(slots=True)
+class Pack:
+    """Transformed rows in order, and the position behind them.
+
+    Attributes:
+        batches: the rows.
+        start: the position before them.
+        end: the position behind them; the same if no commit is complete yet.
+        rows: messages that were read for it,
+        size: and their bytes, which are free again once it is committed.
+        good: what was uploaded for the output,
+        letters: and for the dead letters.
+        table: the good rows, for their ages.
+        begun_s: when the pack was taken, by the monotonic clock.
+        compute_s: how long splitting and uploading took.
+    """
+
+    batches: list[pa.RecordBatch]
+    start: Position
+    end: Position
+    rows: int
+    size: int
+    good: Objects = field(default_factory=Objects)
+    letters: Objects = field(default_factory=Objects)
+    table: pa.Table | None = None
+    begun_s: float = 0.0
+    compute_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What one log entry of the output holds."""
+
+    rows: int
+    dead_letters: int
+    read: int
+    compute_s: float
+    commit_s: float
+    latency: Histogram
+
+
+@dataclass(slots=True)
+class _Lane:
+    """What a lane has given back and nobody has taken: record batches and the numbers of slips that end there."""
+
+    items: deque[pa.RecordBatch | int] = field(default_factory=deque)
+    size: int = 0
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        self.items.append(rows)
+        self.size += rows.nbytes
+
+    def pop(self) -> pa.RecordBatch | int:
+        item = self.items.popleft()
+        if not isinstance(item, int):
+            self.size -= item.nbytes
+        return item
+
+
+class Packer:
+    """The order, the position and the bytes on their way of one run.
+
+    Args:
+        outputs: of the pipeline, claimed.
+        offset: where the run begins.
+        lanes: how many.
+        ahead: as ``Inputs.ahead``.
+        clock: time.
+    """
+
+    def __init__(
+        self, outputs: Outputs, offset: SourceOffset, *, lanes: int, ahead: Position, clock: Clock = SYSTEM
+    ) -> None:
+        self.changed = threading.Condition()
+        self.committed = offset  # the position in the output's log
+        self.rows = self.size = 0  # of the slips that are not committed
+        self._outputs = outputs
+        self._ahead = ahead
+        self._clock = clock
+        self._slips: deque[Slip] = deque()
+        self._lanes = [_Lane() for _ in range(lanes)]
+        self._taken = offset.at
+        self._unfinished = Objects(), Objects()  # of a commit that is larger than a pack
+        self._number = 0
+
+    # From the inputs
+
+    def expect(self, rows: int, size: int, *, lane: int | None, table: str, version: int, last: bool) -> int:
+        """Takes note of a slip before it goes to its lane, and gives its number."""
+        with self.changed:
+            slip = Slip(self._number, lane, table, version, last, rows, size)
+            self._number += 1
+            self._slips.append(slip)
+            self.rows += rows
+            self.size += size
+            if lane is None:
+                self.changed.notify_all()
+        return slip.number
+
+    # From the lanes
+
+    def deliver(self, lane: int, rows: pa.RecordBatch | None, marks: Sequence[tuple[int, int]]) -> None:
+        """Takes what a lane gives back: rows, and which slips end behind which of them."""
+        with self.changed:
+            here = self._lanes[lane]
+            begin = 0
+            for number, end in marks:
+                if rows is not None and end > begin:
+                    here.add(rows.slice(begin, end - begin))
+                here.items.append(number)
+                begin = end
+            if rows is not None and begin < rows.num_rows:
+                here.add(rows.slice(begin))
+            self.changed.notify_all()
+
+    def is_full(self, lane: int) -> bool:
+        """Whether a lane has given back so much that nobody has taken that it has to wait."""
+        return self._lanes[lane].size > PACK_BYTES
+
+    # To the output
+
+    def is_ready(self) -> bool:
+        """Whether ``take`` would give something."""
+        if not self._slips:
+            return False
+        first = self._slips[0].lane
+        return first is None or bool(self._lanes[first].items)
+
+    def take(self) -> Pack | None:
+        """Everything that is complete, up to the limits; rows of an incomplete commit only if they are too many."""
+        with self.changed:
+            pack = self._take()
+            self.changed.notify_all()
+        return pack
+
+    def _take(self) -> Pack | None:
+        batches: list[pa.RecordBatch] = []
+        end = dict(self._taken)
+        rows = size = made = nbytes = 0
+        # The last place at which a commit was complete: (batches, rows, size, slips) up to there.
+        whole: tuple[int, int, int, int] | None = None
+        done = 0
+        walks = [iter(lane.items) for lane in self._lanes]
+        for slip in self._slips:
+            if whole and (made >= PACK_ROWS or nbytes >= PACK_BYTES):
+                break
+            complete = slip.lane is None
+            if slip.lane is not None:
+                for item in walks[slip.lane]:
+                    if isinstance(item, int):
+                        if item != slip.number:
+                            msg = f"Slip {slip.number} was expected, and {item} came back. Nothing of it was written."
+                            raise PipelineError(msg)
+                        complete = True
+                        break
+                    batches.append(item)
+                    made += item.num_rows
+                    nbytes += item.nbytes
+            if not complete:
+                break
+            done += 1
+            rows, size = rows + slip.rows, size + slip.size
+            if slip.last:
+                end[slip.table] = slip.version
+                whole = len(batches), rows, size, done
+        if whole is None:
+            # Of what came in, too: the feed waits for bytes that little was made of, and with it the commit's end.
+            if max(nbytes, size) < PACK_BYTES:
+                return None
+            whole = len(batches), rows, size, done
+            end = dict(self._taken)
+        return self._cut(batches[: whole[0]], end, *whole[1:])
+
+    def _cut(self, batches: list[pa.RecordBatch], end: Position, rows: int, size: int, slips: int) -> Pack:
+        """Removes what a pack holds from the lanes."""
+        left = len(batches)
+        for _ in range(slips):
+            slip = self._slips.popleft()
+            while slip.lane is not None and not isinstance(self._lanes[slip.lane].pop(), int):
+                left -= 1
+        if left and (lane := self._slips[0].lane) is not None:  # of a slip that is not complete
+            for _ in range(left):
+                self._lanes[lane].pop()
+        pack = Pack(batches, self._taken, end, rows, size, begun_s=time.perf_counter())
+        self._taken = end
+        return pack
+
+    def upload(self, pack: Pack) -> None:
+        """Writes a pack's rows as objects; they become visible with ``commit``."""
+        pack.good, pack.letters = self._unfinished
+        self._unfinished = Objects(), Objects()
+        if pack.batches:
+            good, letters = split_dead_letters(pa.Table.from_batches(pack.batches))
+            pack.batches = []
+            # After a crash between the two commits the dead letters are there already.
+            if letters is not None and not any(pack.start[table] < version for table, version in self._ahead.items()):
+                self._letters().upload(letters, pack.letters)
+            self._outputs.output.upload(good, pack.good)
+            pack.table = good
+        if pack.start == pack.end:
+            self._unfinished = pack.good, pack.letters
+            pack.good, pack.letters = Objects(), Objects()
+        pack.compute_s = time.perf_counter() - pack.begun_s
+
+    def commit(self, packs: Sequence[Pack]) -> Committed | None:
+        """Commits uploaded packs with one entry: dead letters first, then rows and position. None if nothing moved.
+
+        Raises:
+            PipelineFenced, PipelineError: as ``Outputs.commit``.
+        """
+        begun = time.perf_counter()
+        good, letters = Objects(), Objects()
+        for pack in packs:
+            for target, objects in ((good, pack.good), (letters, pack.letters)):
+                target.adds += objects.adds
+                target.kept.update(objects.kept)
+        start, end = packs[0].start, packs[-1].end
+        read, size = sum(pack.rows for pack in packs), sum(pack.size for pack in packs)
+        offset = replace(self.committed, at=end, rows=self.committed.rows + read)
+        moved = start != end
+        if moved:
+            missing = self._outputs.missing(start, offset, batch_id=offset.rows)
+            self._outputs.commit(good, letters, offset, missing=missing)
+        with self.changed:
+            self.committed = offset
+            self.rows -= read
+            self.size -= size
+            self.changed.notify_all()
+        if not moved:
+            return None
+        now_us = self._clock.time_us()
+        latency = Histogram()
+        for pack in packs:
+            if pack.table is not None:
+                latency.add_counts(ages(pack.table, now_us).counts)
+        spent = time.perf_counter() - begun
+        return Committed(good.rows, letters.rows, read, sum(pack.compute_s for pack in packs), spent, latency)
+
+    def _letters(self) -> Output:
+        if self._outputs.letters is None:
+            msg = "The transform marks dead letters, but the pipeline has no topic for them."
+            raise PipelineError(msg)
+        return self._outputs.letters

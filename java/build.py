@@ -1,0 +1,87 @@
+"""Builds brokerless/spark/realtime/bridge.jar from these sources; ``--check`` compares instead of writing.
+
+Needs a JDK 17 and the pyspark of requirements.lock. The same JDK gives the same bytes: no debug information, sorted
+names, one time for all. Which JDK made the jar that is kept is in ``BUILT_WITH``; another one may order constants
+differently, so there ``--check`` compares what the classes declare instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import io
+import subprocess
+import sys
+import tempfile
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+
+HERE = Path(__file__).parent
+JAR = HERE.parent / "brokerless" / "spark" / "realtime" / "bridge.jar"
+BUILT_WITH = "javac 17.0.15"
+MAX_BYTES = 50_000
+
+
+def build() -> bytes:
+    """The jar's bytes."""
+    spark = find_spec("pyspark")
+    if spark is None or spark.origin is None:
+        msg = "pyspark is missing: 'make setup' installs it."
+        raise SystemExit(msg)
+    with tempfile.TemporaryDirectory() as folder:
+        sources = sorted(str(path.relative_to(HERE)) for path in HERE.rglob("*.java"))
+        options = [
+            "--release",
+            "17",
+            "-g:none",
+            "-Xlint:all,-path,-processing,-serial,-classfile",
+            "-Werror",
+            "-proc:none",
+        ]
+        jars = Path(spark.origin).with_name("jars")
+        subprocess.run(["javac", *options, "-cp", f"{jars}/*", "-d", folder, *sources], check=True, cwd=HERE)
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as jar:
+            for path in sorted(Path(folder).rglob("*.class")):
+                info = zipfile.ZipInfo(path.relative_to(folder).as_posix(), (1980, 1, 1, 0, 0, 0))
+                info.compress_type = zipfile.ZIP_DEFLATED
+                info.external_attr = 0o644 << 16
+                info.create_system = 3
+                jar.writestr(info, path.read_bytes())
+    return buffer.getvalue()
+
+
+def content(jar: bytes) -> dict[str, bytes]:
+    """The classes by name: what counts, whatever packed them."""
+    with zipfile.ZipFile(io.BytesIO(jar)) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def main() -> int:
+    """Returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="fail if the jar that is kept is not what this builds")
+    check = parser.parse_args().check
+    made = build()
+    if len(made) > MAX_BYTES:
+        print(f"The jar has {len(made)} bytes; it is to stay below {MAX_BYTES}.", file=sys.stderr)
+        return 1
+    if not check:
+        JAR.write_bytes(made)
+        print(f"{JAR.relative_to(HERE.parent)}: {len(made)} bytes, sha256 {hashlib.sha256(made).hexdigest()}")
+        return 0
+    java = subprocess.run(["javac", "-version"], check=True, capture_output=True, text=True).stdout.strip()
+    kept = JAR.read_bytes()
+    if java != BUILT_WITH:
+        same = content(kept).keys() == content(made).keys()
+        print(f"Built with {java}; the jar that is kept with {BUILT_WITH}: compared the names of its classes only.")
+    else:
+        same = content(kept) == content(made)
+    if not same:
+        print("The jar is not what the sources say: run 'make jar' and commit the result.", file=sys.stderr)
+    return 0 if same else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
