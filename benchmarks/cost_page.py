@@ -43,6 +43,9 @@ LOWEST, HIGHEST = 1.0, 1e6
 SLOW: Final = 1.0
 """Commits a second of a producer that can wait."""
 
+DIAL: Final = (("20ms", 0.02), ("100ms", 0.1), ("1s", 1.0))
+"""Commit intervals, as they are given and in seconds."""
+
 DEFAULT: Final = Workload()
 THRIFTY: Final = replace(DEFAULT, commits_per_s=SLOW)
 EXPRESS: Final = replace(DEFAULT, storage_class="express")
@@ -102,6 +105,7 @@ def page(runs: Sequence[Result]) -> str:
         _tables(),
         _cheaper(),
         _knobs(),
+        _dial(),
         _model(),
         _measured(runs),
         _assumptions(),
@@ -272,6 +276,46 @@ brokerless at 1,000 messages a second, one thing changed at a time:
 {_table(["", "USD a month"], rows)}"""
 
 
+def _dial() -> str:
+    rows = []
+    for text, interval_s in DIAL:
+        work = replace(
+            DEFAULT, messages_per_s=1_000, engine="own", commits_per_s=1 / interval_s, commit_interval_s=interval_s,
+            canary=False,
+        )  # fmt: skip
+        produced, piped = work.commits_per_month
+        pipeline = {"PUT": 2 * piped, "GET": work.gets_per_month[0], "GET 404": work.polls_per_month[0]}
+        reader = {"GET": work.gets_per_month[1], "GET 404": work.polls_per_month[1]}
+        producer = {"PUT": 2 * produced}
+        puts = producer["PUT"] + pipeline["PUT"]
+        gets = sum(pipeline[kind] + reader[kind] for kind in reader)
+        each = [requests_usd(counts) for counts in (producer, pipeline, reader)]
+        cells = [f"{count / 1e6:,.0f} million" for count in (puts, gets)]
+        rows.append([f"`{text}`", f"{work.commits_out_per_s:g}", *cells, *(_usd(amount) for amount in each),
+                     _usd(math.fsum(each))])  # fmt: skip
+    batches = replace(DEFAULT, messages_per_s=1_000, commits_per_s=50, canary=False).commits_per_month[1]
+    header = ["interval", "commits/s", "PUTs", "GETs", "producer", "pipeline", "reader", "together"]
+    return f"""\
+## What a shorter commit interval costs
+
+`--commit-interval` of a pipeline is the least time between two of its commits, and each commit costs requests: of the
+pipeline, and of all who read it. Here the one producer has the same interval (`linger_s`, `--commits-per-s`), because
+a pipeline commits no more often than its input. A month of one partition and one reader, requests only, in USD:
+
+{_table(header, rows)}
+```sh
+brokerless cost --engine own --commits-per-s 50 --commit-interval 20ms
+```
+
+The rows are for a pipeline in real-time mode on a machine of your own (`--engine own`, which leaves the machine out of
+the bill). It is taken to keep the interval; whether the answers of S3 are fast enough for 20 ms was not tried. Glue and
+EMR Serverless run micro-batches, at most {workload.BATCHES_PER_S:g} a second whatever is asked for: a pipeline's own
+commits cost at most {_usd(requests_usd({"PUT": 2 * batches}))} there. With one commit a second there are more GETs than
+with ten, because readers ask each 10 ms from a quarter of a second after a commit on. Where fewer messages come than
+commits may, each message has a commit.
+"""
+
+
 def _model() -> str:
     flowing, slow = workload.polls_per_s(10, 0.25), workload.polls_per_s(1, 0.25)
     none, pipeline = workload.polls_per_s(0, 0.25), workload.polls_per_s(0, workload.PIPELINE_IDLE_POLL_S)
@@ -281,7 +325,9 @@ def _model() -> str:
 - A **commit** is two PUTs: an object with the rows, and the log's entry. A producer commits `--commits-per-s` times a
   second, less often if it has fewer messages, more often if one commit would hold over
   {workload.BATCH_ROWS:,} messages or {workload.BATCH_BYTES / 2**20:g} MiB.
-- A **pipeline** commits as often as its input, up to {workload.BATCHES_PER_S:g} times a second.
+- A **pipeline** commits as often as its input, but no more often than `--commit-interval` lets it, which in real-time
+  mode is {workload.REALTIME_COMMIT_S * 1000:g} ms by default. Micro-batches commit {workload.BATCHES_PER_S:g} times a
+  second at most.
 - **Reading** a commit is two GETs: entry and object. A pipeline reads what producers commit, each reader what the
   pipeline commits.
 - **Polling** is a GET for an entry that is not there yet. After a commit a reader waits for four fifths of the shortest
@@ -360,7 +406,7 @@ def _assumptions() -> str:
             f"{workload.EXECUTOR_MESSAGES_PER_S:,}",
             "half of what was measured",
         ],
-        ["commits a second of a pipeline, at most", f"{workload.BATCHES_PER_S:g}", "measured at 10,000 messages/s"],
+        ["commits a second of micro-batches, at most", f"{workload.BATCHES_PER_S:g}", "measured at 10,000 messages/s"],
         ["bytes of a commit beside its messages", f"{workload.COMMIT_OVERHEAD_BYTES:,}", "measured"],
         [
             "seconds of an ingest run, and of a message in it",

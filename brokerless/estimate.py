@@ -12,7 +12,7 @@ Standard library only.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -105,7 +105,11 @@ class Estimate:
 
 def estimates(workload: Workload, prices: Prices = PRICES) -> list[Estimate]:
     """Brokerless first, then the alternatives."""
-    return [make(workload, prices) for make in WAYS.values()]
+    found = [make(workload, prices) for make in WAYS.values()]
+    if workload.engine != "own":
+        return found
+    machine = "the machine that runs the pipeline"
+    return [made if made.key == "sqs" else replace(made, excludes=(machine, *made.excludes)) for made in found]
 
 
 def claims(workload: Workload, prices: Prices = PRICES) -> list[Claim]:
@@ -336,7 +340,7 @@ def _functions(workload: Workload, s3: cost.S3Prices, prices: Prices) -> list[It
         _function("maintenance", runs, MAINTENANCE_S, MAINTENANCE_GB, prices, more_s=pages * LIST_S),
         _s3("maintenance's requests", requests, s3),
     ]
-    if workload.hops > 1:
+    if workload.worker_count:
         asks = SECONDS_PER_MONTH / CONTROLLER_EVERY_S
         items.append(_function("controller", asks, 1.0, FUNCTION_GB, prices))
     if workload.has_canary:
@@ -363,13 +367,13 @@ def _cloudwatch(workload: Workload, prices: Prices) -> list[Item]:
 
 def _logs(workload: Workload, prices: Prices) -> Item:
     invocations = SECONDS_PER_MONTH / MAINTENANCE_EVERY_S
-    if workload.hops > 1:
+    if workload.worker_count:
         invocations += SECONDS_PER_MONTH / CONTROLLER_EVERY_S
     if workload.has_canary:
         invocations += SECONDS_PER_MONTH / CANARY_EVERY_S
     if workload.door != "library":
         invocations += workload.commits_in_per_s * workload.active * SECONDS_PER_MONTH
-    workers = workload.worker_count if workload.hops > 1 else 0
+    workers = workload.worker_count
     size = invocations * INVOCATION_LOG_BYTES + workers * WORKER_LOG_BYTES_PER_S * SECONDS_PER_MONTH
     kept = size / (SECONDS_PER_MONTH / 86_400) * LOG_RETENTION_DAYS
     usd = prices["cloudwatch-logs-in"].of(size / GB) + prices["cloudwatch-logs-storage"].of(kept / GB)

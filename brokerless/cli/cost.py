@@ -10,6 +10,7 @@ import typer
 
 from brokerless.cli.app import JsonOption, ProfileOption, RootOption, common, examples, help_of
 from brokerless.cli.output import print_json, print_table
+from brokerless.clock import duration_s
 from brokerless.cost import StorageClass  # noqa: TC001  # likewise
 from brokerless.workload import BATCHES_PER_S, EXECUTOR_MESSAGES_PER_S, Door, Engine, Workload
 
@@ -35,6 +36,7 @@ def register(app: typer.Typer) -> None:
             "brokerless cost --messages-per-s 10000 --message-bytes 500 --commits-per-s 1",
             "brokerless cost --messages-per-s 0   (what it costs while idle)",
             "brokerless cost --messages-per-s 200 --hours-per-day 8 --door url --engine emr-serverless",
+            "brokerless cost --engine own --commits-per-s 50 --commit-interval 20ms   (real-time mode at its fastest)",
             "brokerless cost --engine none --readers 3 --idle-poll-s 0.01   (no pipeline, hasty readers)",
             "brokerless cost --storage-class express --details",
             "brokerless cost --show-prices --json | tee prices.json",
@@ -81,8 +83,8 @@ def cost(
         typer.Option(
             "--commits-per-s",
             metavar="N",
-            help="Of each producer, at most: 1 / linger_s. Each is two PUTs; the pipeline follows up to "
-            f"{BATCHES_PER_S:g} a second.",
+            help="Of each producer, at most: 1 / linger_s. Each is two PUTs; the pipeline follows as far as its "
+            "--commit-interval lets it.",
             rich_help_panel=_TABLES,
         ),
     ] = _DEFAULT.commits_per_s,
@@ -116,9 +118,23 @@ def cost(
     engine: Annotated[
         Engine,
         typer.Option(
-            "--engine", help="What runs the pipeline; none: readers read the topics themselves.", rich_help_panel=_STAGE
+            "--engine",
+            help="What runs the pipeline; own: a machine that is not in the bill; none: readers read the topics "
+            "themselves.",
+            rich_help_panel=_STAGE,
         ),
     ] = _DEFAULT.engine,
+    commit_interval: Annotated[
+        str | None,
+        typer.Option(
+            "--commit-interval",
+            metavar="TIME",
+            help="Least time between two commits of the pipeline, as 20ms or 1s. Default: 100ms in real-time mode, "
+            f"which own has; Glue and EMR Serverless run micro-batches, up to {BATCHES_PER_S:g} a second.",
+            show_default=False,
+            rich_help_panel=_STAGE,
+        ),
+    ] = None,
     workers: Annotated[
         int | None,
         typer.Option(
@@ -213,6 +229,7 @@ def cost(
         idle_poll_s=idle_poll_s,
         retention_days=retention_days,
         engine=engine,
+        commit_interval_s=_seconds(commit_interval),
         workers=workers,
         worker_type=worker_type,
         storage_class=storage_class,
@@ -227,6 +244,13 @@ def cost(
         print_json(_document(workload, prices, found, said))
     else:
         _show(workload, prices, found, said, details=details)
+
+
+def _seconds(text: str | None) -> float | None:
+    try:
+        return None if text is None else duration_s(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--commit-interval") from None
 
 
 def _show(
@@ -269,7 +293,7 @@ def _document(workload: Workload, prices: Prices, found: Sequence[Estimate], sai
 
     return {
         "prices": {"as_of": prices.as_of.isoformat(), "region": prices.region},
-        "workload": {**asdict(workload), "workers": workload.worker_count if workload.hops > 1 else 0},
+        "workload": {**asdict(workload), "workers": workload.worker_count},
         "estimates": [
             {
                 "key": estimate.key,

@@ -50,8 +50,22 @@ def test_each_option_reaches_the_workload(cli: Cli) -> None:
     }  # fmt: skip
     options = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     said = cli.json("cost", *options, "--no-kms", "--no-monitoring", "--no-canary", "--single")
-    expected = {**given, "kms": False, "monitoring": False, "canary": False, "packed": False}
+    expected = {**given, "commit_interval_s": None, "kms": False, "monitoring": False, "canary": False, "packed": False}
     assert said["workload"] == expected
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("20ms", 0.02), ("1s", 1.0), ("0.5", 0.5)])
+def test_the_commit_interval_is_given_as_to_run(cli: Cli, text: str, seconds: float) -> None:
+    workload = cli.json("cost", "--engine", "own", "--commit-interval", text)["workload"]
+    assert (workload["commit_interval_s"], workload["workers"]) == (pytest.approx(seconds), 0)
+
+
+@pytest.mark.parametrize("text", ["fast", "-1s", "20 minutes", ""])
+def test_a_commit_interval_that_is_no_time_is_refused(cli: Cli, text: str) -> None:
+    refused = cli("cost", f"--commit-interval={text}")
+    assert refused.exit_code == 2
+    assert "--commit-interval" in refused.stderr
+    assert "is not a time like 100ms or 1s" in " ".join(refused.stderr.split())
 
 
 def test_the_defaults_are_those_of_the_workload(cli: Cli) -> None:

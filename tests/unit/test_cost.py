@@ -428,8 +428,8 @@ def test_the_model_has_the_librarys_constants() -> None:
 
 @pytest.mark.spark
 def test_the_model_has_the_sources_constant() -> None:
-    source = pytest.importorskip("brokerless.spark.source")
-    assert source.IDLE_POLL_MAX_S == workload.PIPELINE_IDLE_POLL_S
+    inputs = pytest.importorskip("brokerless.spark.inputs")
+    assert inputs.IDLE_POLL_MAX_S == workload.PIPELINE_IDLE_POLL_S
 
 
 @pytest.mark.parametrize(
@@ -441,6 +441,13 @@ def test_the_model_has_the_sources_constant() -> None:
         (Workload(messages_per_s=4), (4, 4)),  # no commit without a message
         (Workload(messages_per_s=0), (0, 0)),
         (Workload(engine="none"), (10, 0)),
+        (Workload(engine="none", commit_interval_s=1), (10, 0)),
+        (Workload(commit_interval_s=1), (10, 1)),
+        (Workload(commits_per_s=50, commit_interval_s=0.02), (50, 6.5)),  # Glue runs micro-batches
+        (Workload(engine="own"), (10, 10)),
+        (Workload(commits_per_s=50, engine="own"), (50, 10)),
+        (Workload(commits_per_s=50, engine="own", commit_interval_s=0.02), (50, 50)),
+        (Workload(engine="own", commit_interval_s=0.02), (10, 10)),  # no more often than its input
         (Workload(messages_per_s=1000, message_bytes=2**20), (62.5, 6.5)),  # 1,000 MiB/s in commits of 16 MiB
         (Workload(messages_per_s=5e6, message_bytes=1), (50, 6.5)),  # of 100,000 messages
     ],
@@ -478,7 +485,7 @@ def test_without_a_rhythm_there_is_no_waiting() -> None:
 
 def test_each_partition_is_polled() -> None:
     idle = Workload(messages_per_s=0, topics=2, partitions=3, readers=4, canary=False)
-    assert idle.polls_per_month == pytest.approx((6 * 10.2 * MONTH_S, 4 * 4.2 * MONTH_S))
+    assert idle.polls_per_month == pytest.approx((6 * 4.2 * MONTH_S, 4 * 4.2 * MONTH_S))
     alone = replace(idle, engine="none")
     assert alone.polls_per_month == pytest.approx((0, 4 * 6 * 4.2 * MONTH_S))
 
@@ -486,7 +493,7 @@ def test_each_partition_is_polled() -> None:
 def test_hours_without_messages_have_no_commits_but_polls() -> None:
     third = Workload(hours_per_day=8, canary=False)
     assert third.commits_per_month == pytest.approx((10 * MONTH_S / 3, 6.5 * MONTH_S / 3))
-    assert third.polls_per_month[0] == pytest.approx((30 / 3 + 10.2 * 2 / 3) * MONTH_S)
+    assert third.polls_per_month[0] == pytest.approx((30 / 3 + 4.2 * 2 / 3) * MONTH_S)
     assert third.messages_per_month == pytest.approx(1000 * MONTH_S / 3)
 
 
@@ -532,9 +539,10 @@ def test_workers(work: Workload, workers: int) -> None:
         ({"topics": 0}, "topics is 0"),
         ({"commits_per_s": 0}, "commits_per_s is 0"),
         ({"idle_poll_s": 0.001}, "idle_poll_s is 0.001; use 0.01"),
+        ({"commit_interval_s": 0}, "commit_interval_s is 0; use 0.001 to 86,400"),
         ({"workers": 1}, "workers is 1; use 2"),
         ({"worker_type": "G.9X"}, "worker_type is 'G.9X'; use one of G.025X, G.1X, G.2X"),
-        ({"engine": "spark"}, "engine is 'spark'; use one of glue, emr-serverless, none"),
+        ({"engine": "spark"}, "engine is 'spark'; use one of glue, emr-serverless, own, none"),
         ({"retention_days": -1}, "retention_days is -1"),
         ({"readers": -1}, "readers is -1"),
         ({"sweep_every_h": 0}, "sweep_every_h is 0"),
@@ -606,7 +614,7 @@ def test_alarms_are_those_of_what_there_is() -> None:
 def test_idle_is_polling_and_what_runs() -> None:
     found = items(estimate.brokerless(replace(BARE, messages_per_s=0)))
     assert found["producers' commits"] == 0
-    assert found["pipeline's polling"] == pytest.approx(10.2 * MONTH_S * 0.4 / 1e6)
+    assert found["pipeline's polling"] == pytest.approx(4.2 * MONTH_S * 0.4 / 1e6)
     assert found["pipeline"] == pytest.approx(112.42)
     for made in estimates(Workload(messages_per_s=0)):
         assert made.usd_per_million(Workload(messages_per_s=0)) is None
@@ -616,6 +624,21 @@ def test_idle_is_polling_and_what_runs() -> None:
 def test_without_a_pipeline_there_is_no_controller_either() -> None:
     found = items(estimate.brokerless(replace(BARE, engine="none")))
     assert not {"pipeline", "pipeline's commits", "controller"} & set(found)
+
+
+def test_a_machine_of_ones_own_is_in_no_bill_and_is_said_to_be_missing() -> None:
+    work = replace(BARE, engine="own", commits_per_s=50, commit_interval_s=0.02)
+    for made in estimates(work):
+        assert ("the machine that runs the pipeline" in made.excludes) == (made.key != "sqs")
+        assert "pipeline" not in items(made)
+    found = items(estimate.brokerless(work))
+    assert found["pipeline's commits"] == pytest.approx(2 * 50 * MONTH_S * 5 / 1e6)
+    assert "controller" not in found  # nothing of Glue's or EMR's is to be kept running
+
+
+def test_the_default_interval_is_the_real_time_engines() -> None:
+    engine = Path(workload.__file__).parent / "spark" / "realtime" / "engine.py"  # which imports pyspark
+    assert f"COMMIT_INTERVAL_S: Final = {workload.REALTIME_COMMIT_S}\n" in engine.read_text()
 
 
 def test_a_door_is_a_function_and_what_stands_before_it() -> None:
