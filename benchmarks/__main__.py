@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, get_args
 from benchmarks import measure
 from benchmarks.peers import PEERS, load
 from benchmarks.run import Outcome, run
-from benchmarks.session import Session
+from benchmarks.session import Session, file_system
 from benchmarks.spec import MAX_PRODUCERS, Backend, Pacing, Spec
 from brokerless.errors import ConfigError
 
@@ -48,19 +48,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     command = "python -m benchmarks " + shlex.join(sys.argv[1:] if argv is None else argv)
     session = Session.begin(args.name, args.title, command)
+    if args.data_dir:
+        session.notes.append(data_note(args.data_dir))
     progress = _Progress(specs, quiet=args.json)
     counted: dict[Spec, Outcome] = {}
     for number, (spec, repeat) in enumerate(specs):
         progress.run = number
         try:
-            outcome = run(spec, args.cache, progress.say)
+            outcome = run(spec, args.cache, progress.say, data_dir=args.data_dir)
         except ConfigError as error:  # no MinIO, no Java: nothing can run
             parser.error(str(error))
         outcome.result.repeat = repeat
         if args.count_seconds and outcome.result.stored_bytes is not None:
             if spec not in counted:
                 short = replace(spec, seconds=args.count_seconds, warm_up_s=0.0)
-                counted[spec] = run(short, args.cache, progress.say, count=True)
+                counted[spec] = run(short, args.cache, progress.say, count=True, data_dir=args.data_dir)
             outcome.add_requests(counted[spec])
         outcome.add_bill(spec)
         session.runs.append(outcome.result)
@@ -85,6 +87,8 @@ def plan(args: argparse.Namespace, parser: argparse.ArgumentParser) -> Iterator[
         parser.error("--range-start, --range-end and --range-step must be positive, and the end not below the start")
     if not 1 <= args.producers <= MAX_PRODUCERS or args.partitions < 1 or args.repeat < 1:
         parser.error(f"--producers is 1 to {MAX_PRODUCERS}; --partitions and --repeat are 1 or more")
+    if args.data_dir and not os.access(args.data_dir, os.W_OK | os.X_OK):
+        parser.error(f"--data-dir {args.data_dir} is not a folder that can be written")
     rates = args.rates or range(args.range_start, (args.range_end or args.range_start) + 1, args.range_step)
     kinds = {name: load(name) for name in args.peers}
     runs = [
@@ -130,7 +134,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--rates", type=numbers, metavar="N,N", help="these rates instead of a range")
     add("--seconds-to-stream", type=float, default=300.0, help="how long to send, warm-up included")
     add("--s3-backend", choices=get_args(Backend), default="minio", help="the object store")
-    add("--autocommit-duration-ms", type=int, default=1000, help="time between the commits of a producer")
+    add(
+        "--autocommit-duration-ms",
+        type=int,
+        default=1000,
+        help="time between the commits of a producer, and with two hops of the pipeline, too, in real-time mode; "
+        "micro-batches commit as fast as they can, and brokers take messages as they come",
+    )
     add("--peers", type=_peers, default=["brokerless"], metavar="NAME,NAME", help=f"of {', '.join(PEERS)}; or all")
     add("--pacing", choices=get_args(Pacing), default="smooth", help="bursty: as published, 10,000 messages at once")
     add("--hops", type=numbers, default=[2], metavar="1|2|1,2", help="1: producer to reader; 2: through Spark")
@@ -146,8 +156,16 @@ def _parser() -> argparse.ArgumentParser:
     add("--out", type=Path, default=RESULTS, help="folder of the results file")
     add("--csv", type=Path, default=Path("benchmark-results"), help="folder for a RATE.csv in the published format")
     add("--cache", type=Path, default=default_cache(), help="what peers fetch on first use is kept here")
+    add("--data-dir", type=Path, help="where local stores and brokers keep a run's data (/dev/shm: without a disk)")
     add("--json", action="store_true", help="the results as one JSON object on standard output, and no progress")
     return parser
+
+
+def data_note(folder: Path) -> str:
+    """What a reader must know of a run whose data was in this folder."""
+    kind = file_system(folder)
+    memory = ", which is memory: no disk takes part" if kind == "tmpfs" else ""
+    return f"Data on {kind}: local stores and brokers kept theirs there{memory}."
 
 
 def numbers(text: str) -> list[int]:

@@ -1,7 +1,8 @@
 """The report's plots, as SVG and PNG, the same to the byte from the same results.
 
-Colours are those of Okabe and Ito, which people with any kind of colour vision can tell apart, and a peer has the same
-one everywhere. The kit's line is the thick one. Runs with a problem have hollow markers or a mark behind their name.
+Colours are those of Okabe and Ito, and two of Paul Tol, which people with any kind of colour vision can tell apart; a
+peer has the same one everywhere. The kit's line is the thick one. Runs with a problem have hollow markers or a mark
+behind their name.
 """
 
 from __future__ import annotations
@@ -25,20 +26,24 @@ if TYPE_CHECKING:
 
 COLOURS: Final = {
     "brokerless": "#0072B2",
-    "brokerless-executors": "#56B4E9",
+    "brokerless-micro-batch": "#56B4E9",
+    "brokerless-executors": "#332288",
     "delta-rs": "#009E73",
     "delta-spark-stock": "#D55E00",
     "delta-spark-tuned": "#E69F00",
     "kafka": "#222222",
+    "kafka-realtime": "#882255",
     "kafka-delta": "#CC79A7",
 }
 MARKERS: Final = {
     "brokerless": "o",
+    "brokerless-micro-batch": "p",
     "brokerless-executors": "h",
     "delta-rs": "^",
     "delta-spark-stock": "v",
     "delta-spark-tuned": "D",
     "kafka": "s",
+    "kafka-realtime": "X",
     "kafka-delta": "P",
 }
 _OTHER: Final = "#8C6D31"  # a peer that is not in the list above

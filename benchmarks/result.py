@@ -38,7 +38,8 @@ class Result:
         requests_per_million: their sum per million messages of that pass.
         usd_per_million: running cost per million messages at this rate; ``bill`` has its parts per month.
         commits: log entries of the run's tables; ``objects`` and ``stored_bytes`` what lies in the store after it.
-        figures: the peer's own.
+        figures: the peer's own, and of ``cpu_s["pipeline"]`` what its JVM used (``pipeline_jvm_cpu_s``); the rest is
+            Python's.
     """
 
     peer: str

@@ -15,6 +15,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
+
 from benchmarks.result import Result
 from brokerless import cost
 
@@ -132,6 +134,18 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "architecture": platform.machine(),
     }
+
+
+def file_system(folder: Path) -> str:
+    """The kind of file system that a folder is on, such as ``ext4`` or ``tmpfs``; ``unknown`` if nobody says."""
+    place = folder.resolve()
+    kind, depth = "unknown", 0
+    for part in psutil.disk_partitions(all=True):
+        mount = Path(part.mountpoint)
+        # The innermost; of mounts on one another the last.
+        if place.is_relative_to(mount) and len(mount.parts) >= depth:
+            kind, depth = part.fstype or "unknown", len(mount.parts)
+    return kind
 
 
 def versions() -> dict[str, str]:

@@ -38,7 +38,8 @@ class Spec:
         pacing: ``smooth``, each message at its own time, or ``bursty``, as published.
         seconds: how long messages are sent, warm-up included.
         warm_up_s: messages that are meant to be sent in these first seconds do not count.
-        commit_ms: the time between a producer's commits; brokers have their own (``Peer.tick_ms``).
+        commit_ms: the time between a producer's commits, and between those of a pipeline in real-time mode; brokers
+            have their own (``Peer.tick_ms``), and micro-batches commit as fast as they can.
         payload_bytes: added to each message.
         partitions: of each input topic.
         producers: processes that send; producer ``p`` sends to one partition only, so that its order can be checked.

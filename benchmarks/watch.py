@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from brokerless.settings import Settings
 
 INTERVAL_S: Final = 0.5
+_JVM: Final = "java"
 _ENTRY: Final = re.compile(r"(\d{20})\.json")
 
 
@@ -30,10 +31,12 @@ class Usage:
         cpu_s: processor seconds between ``Watch.mark`` and ``Watch.stop``.
         rss_mb: the greatest resident memory at any sample since ``Watch.start``, in 2**20 bytes; pages that processes
             of a tree share count once for each.
+        jvm_s: the part of ``cpu_s`` that processes of the name ``java`` used; 0 for a role without one.
     """
 
     cpu_s: dict[str, float]
     rss_mb: dict[str, float]
+    jvm_s: dict[str, float]
 
 
 @dataclass(slots=True)
@@ -42,6 +45,7 @@ class _Seen:
 
     role: str
     parent: int
+    is_jvm: bool
     own_s: float
     waited_s: float
 
@@ -79,7 +83,8 @@ class Watch:
         self._seen: dict[psutil.Process, _Seen] = {}
         self._owed_s: dict[int, float] = {}
         self._cpu_s = dict.fromkeys(roles, 0.0)
-        self._marked_s = dict(self._cpu_s)
+        self._jvm_s = dict(self._cpu_s)
+        self._marked_s, self._marked_jvm_s = dict(self._cpu_s), dict(self._jvm_s)
         self._rss_bytes = dict.fromkeys(roles, 0)
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -90,13 +95,14 @@ class Watch:
         self._sample()
         # What processes used before they were first seen is not of this interval; children that come later begin in it.
         self._cpu_s = dict.fromkeys(self._cpu_s, 0.0)
+        self._jvm_s = dict.fromkeys(self._jvm_s, 0.0)
         self._thread.start()
         return self
 
     def mark(self) -> None:
         """Begins the interval that counts."""
         self._sample()
-        self._marked_s = dict(self._cpu_s)
+        self._marked_s, self._marked_jvm_s = dict(self._cpu_s), dict(self._jvm_s)
 
     def stop(self) -> Usage:
         """Ends the interval, and the sampling."""
@@ -104,7 +110,8 @@ class Watch:
         self._thread.join()
         self._sample()
         cpu_s = {role: used - self._marked_s[role] for role, used in self._cpu_s.items()}
-        return Usage(cpu_s, {role: size / 2**20 for role, size in self._rss_bytes.items()})
+        jvm_s = {role: used - self._marked_jvm_s[role] for role, used in self._jvm_s.items()}
+        return Usage(cpu_s, {role: size / 2**20 for role, size in self._rss_bytes.items()}, jvm_s)
 
     def _run(self) -> None:
         while not self._stop.wait(self._interval_s):
@@ -118,7 +125,7 @@ class Watch:
                 with suppress(psutil.Error):  # it ended just now
                     times = process.cpu_times()
                     waited_s = times.children_user + times.children_system
-                    now[process] = _Seen(role, parent, times.user + times.system, waited_s)
+                    now[process] = _Seen(role, parent, process.name() == _JVM, times.user + times.system, waited_s)
                     rss_bytes[role] += process.memory_info().rss
             self._account(self._seen, now)
             self._seen = now
@@ -141,10 +148,13 @@ class Watch:
             ended_s[parent] += seen.own_s + seen.waited_s
         owed_s = {}
         for process, seen in now.items():
-            last = before.get(process) or _Seen(seen.role, seen.parent, 0.0, 0.0)
+            last = before.get(process) or _Seen(seen.role, seen.parent, seen.is_jvm, 0.0, 0.0)
             counted_s = ended_s[process.pid] + self._owed_s.get(process.pid, 0.0)
             waited_s = seen.waited_s - last.waited_s - counted_s
-            self._cpu_s[seen.role] += seen.own_s - last.own_s + max(0.0, waited_s)
+            used_s = seen.own_s - last.own_s + max(0.0, waited_s)
+            self._cpu_s[seen.role] += used_s
+            if seen.is_jvm:
+                self._jvm_s[seen.role] += used_s
             owed_s[process.pid] = min(max(0.0, -waited_s), ended_s[process.pid])
         self._owed_s = owed_s
 

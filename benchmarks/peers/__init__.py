@@ -10,14 +10,17 @@ if TYPE_CHECKING:
 
 PEERS: Final = {
     "brokerless": "benchmarks.peers.kit:Brokerless",
+    "brokerless-micro-batch": "benchmarks.peers.kit:BrokerlessMicroBatch",
     "brokerless-executors": "benchmarks.peers.kit:BrokerlessExecutors",
     "delta-rs": "benchmarks.peers.delta_rs:DeltaRs",
     "delta-spark-stock": "benchmarks.peers.delta_spark:StockDeltaSpark",
     "delta-spark-tuned": "benchmarks.peers.delta_spark:TunedDeltaSpark",
     "kafka": "benchmarks.peers.kafka:Kafka",
+    "kafka-realtime": "benchmarks.peers.kafka:KafkaRealtime",
     "kafka-delta": "benchmarks.peers.kafka:KafkaToDelta",
 }
-"""``kafka`` is one hop, or Kafka -> Spark -> Kafka; ``kafka-delta`` is Kafka -> Spark -> Delta."""
+"""``kafka`` is one hop, or Kafka -> Spark -> Kafka, ``kafka-realtime`` the latter in Spark's real-time mode;
+``kafka-delta`` is Kafka -> Spark -> Delta. ``brokerless`` runs by the engine that it chooses itself."""
 
 
 def load(name: str) -> type[Peer]:

@@ -34,12 +34,19 @@ class Site:
         folder: scratch of this run, removed after it.
         cache: kept from run to run, for what is fetched on first use.
         proxies: endpoints by role, when requests are counted.
+        data: scratch of this run for what servers store; None: ``folder``, too.
     """
 
     settings: Settings
     folder: Path
     cache: Path
     proxies: Mapping[str, str] = field(default_factory=dict)
+    data: Path | None = None
+
+    @property
+    def data_folder(self) -> Path:
+        """Where a server that the peer starts keeps its data."""
+        return self.data or self.folder
 
     def settings_for(self, role: Role) -> Settings:
         """The settings for everything that acts in this role, so that its requests can be told from others'."""

@@ -275,6 +275,7 @@ class Kafka(Peer):
     label: ClassVar[str] = "Kafka"
     hops: ClassVar[tuple[int, ...]] = (1, 2)
     sink: ClassVar[str] = "kafka"
+    job_options: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def prepare(cls, cache: Path) -> str | None:
@@ -313,7 +314,7 @@ class Kafka(Peer):
 
         port, controller = free_port(), free_port()
         self._bootstrap = f"{HOST}:{port}"
-        self._logs = self.site.folder / "kafka"
+        self._logs = self.site.data_folder / "kafka"
         conf = {
             **_BROKER_CONF,
             "listeners": f"BROKER://{self._bootstrap},CONTROLLER://{HOST}:{controller}",
@@ -372,6 +373,7 @@ class Kafka(Peer):
             *[sys.executable, "-m", "benchmarks.peers.kafka_job"],
             *["--bootstrap", self._bootstrap, "--inputs", json.dumps(partitions), "--output", OUTPUT],
             *["--sink", self.sink, "--checkpoint", str(self.site.folder / "checkpoint")],
+            *self.job_options,
         ]
         environ = {
             **replace(self.site.settings_for("pipeline"), state_dir=self.site.folder).to_environ(),
@@ -427,6 +429,15 @@ class Kafka(Peer):
             self._children[role].end()
         figures |= self._events.get("stopped", {})
         return Stats(figures)
+
+
+class KafkaRealtime(Kafka):
+    """From topic to topic in Spark's real-time mode: a long task for each input partition instead of many batches."""
+
+    name = "kafka-realtime"
+    label = "Kafka, Spark real-time mode"
+    hops = (2,)
+    job_options = ("--realtime",)
 
 
 class KafkaToDelta(Kafka):

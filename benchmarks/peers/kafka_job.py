@@ -41,6 +41,8 @@ _SINK: Final = {
     "kafka.batch.size": str(256 * 2**10),
     "kafka.buffer.memory": str(128 * 2**20),
     "kafka.compression.type": "lz4",  # as the producers
+}
+_BATCH_SINK: Final = {
     # Of no cost in guarantees: Spark's Kafka sink is at-least-once anyway. It takes two files off each batch.
     "asyncProgressTrackingEnabled": "true",
 }
@@ -53,6 +55,8 @@ _CONF: Final = {
     "spark.sql.streaming.pollingDelay": "5ms",
     "spark.sql.streaming.numRecentProgressUpdates": "5000",
 }
+_REALTIME_BATCH: Final = "5 minutes"
+"""How long a batch of real-time mode is, Spark's default; at its end offsets are noted, which takes some 200 ms."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -63,18 +67,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", required=True, help="topic or table")
     parser.add_argument("--sink", choices=["kafka", "delta"], required=True)
     parser.add_argument("--checkpoint", required=True, help="a folder on local disk")
+    parser.add_argument("--realtime", action="store_true", help="Spark's real-time mode instead of micro-batches")
     args = parser.parse_args(argv)
+    if args.realtime and args.sink != "kafka":
+        parser.error("Spark's real-time mode writes to Kafka only")
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    spark = _session(args.sink)
+    tasks = sum(map(len, json.loads(args.inputs).values()))
+    # In real-time mode a partition whose task finds no free core is never read, and nobody says so.
+    spark = _session(args.sink, cores=max(tasks, os.cpu_count() or 1) if args.realtime else None)
     source = spark.readStream.format("kafka").options(**_SOURCE)
     # Assigned, not subscribed to: that would look for new partitions before each batch.
     source = source.option("kafka.bootstrap.servers", args.bootstrap).option("assign", args.inputs)
     rows = unify(source.load())
     writer = _to_kafka(rows, args) if args.sink == "kafka" else _to_delta(rows, args)
+    if args.realtime:
+        writer = _realtime(spark, writer)
     query = writer.option("checkpointLocation", args.checkpoint).start()
-    while query.lastProgress is None and "Waiting for data" not in query.status["message"] and query.isActive:
+
+    def ready() -> bool:
+        if args.realtime:
+            return _running_tasks(spark) >= tasks
+        return query.lastProgress is not None or "Waiting for data" in query.status["message"]
+
+    while query.isActive and not ready():
         stopping.wait(0.05)
     _print(event="started")
     while query.isActive and not stopping.wait(0.2):
@@ -115,7 +132,7 @@ def figures(batches: Sequence[dict[str, int]]) -> dict[str, Any]:
     }
 
 
-def _session(sink: str) -> SparkSession:
+def _session(sink: str, cores: int | None) -> SparkSession:
     settings = Settings.load(dotenv=None)
     if sink == "delta":
         from brokerless.spark.delta import delta_session
@@ -124,7 +141,7 @@ def _session(sink: str) -> SparkSession:
     else:
         from brokerless.spark import spark_session
 
-        spark = spark_session(settings, name="kafka-kafka")
+        spark = spark_session(settings, name="kafka-kafka", cores=cores)
     for key, value in _CONF.items():
         spark.conf.set(key, value)
     return spark
@@ -133,7 +150,25 @@ def _session(sink: str) -> SparkSession:
 def _to_kafka(rows: DataFrame, args: argparse.Namespace) -> DataStreamWriter:
     value = F.concat(F.col("timestamp").cast("string"), F.lit(SEPARATOR), "message")
     writer = rows.select(value.alias("value")).writeStream.format("kafka").options(**_SINK)
+    if not args.realtime:
+        writer = writer.options(**_BATCH_SINK)
     return writer.option("kafka.bootstrap.servers", args.bootstrap).option("topic", args.output)
+
+
+def _realtime(spark: SparkSession, writer: DataStreamWriter) -> DataStreamWriter:
+    jvm: Any = spark._jvm
+    writer = writer.outputMode("update")
+    # pyspark's own trigger() knows this one from 4.2 on.
+    trigger = jvm.org.apache.spark.sql.streaming.Trigger.RealTime(_REALTIME_BATCH)
+    writer._jwrite = writer._jwrite.trigger(trigger)
+    return writer
+
+
+def _running_tasks(spark: SparkSession) -> int:
+    """How many tasks run now. Those of real-time mode run until the batch ends."""
+    tracker = spark.sparkContext.statusTracker()
+    stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
+    return sum(stage.numActiveTasks for stage in stages if stage is not None)
 
 
 def _to_delta(rows: DataFrame, args: argparse.Namespace) -> DataStreamWriter:

@@ -81,11 +81,12 @@ class KitReceiver:
 
 
 class Brokerless(Peer):
-    """The kit as it comes."""
+    """The kit as it comes: its pipeline chooses its engine itself, and must have chosen real-time mode."""
 
     name: ClassVar[str] = "brokerless"
     label: ClassVar[str] = "brokerless"
     hops: ClassVar[tuple[int, ...]] = (1, 2)
+    engine: ClassVar[str] = "realtime"
     arguments: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
@@ -100,6 +101,7 @@ class Brokerless(Peer):
         self._processes: dict[str, int] = {}
         self._job: subprocess.Popen[str] | None = None
         self._batches: list[dict[str, Any]] = []
+        self._started: dict[str, Any] = {}
         store = open_store(self.site.settings)
         for topic in self.spec.topics:
             create_topic(store, topic, Schema.parse("date string, message string"), partitions=self.spec.partitions)
@@ -127,9 +129,12 @@ class Brokerless(Peer):
 
     def _start_job(self, stack: ExitStack) -> None:
         self._errors = stack.enter_context((self.site.folder / "pipeline.log").open("w+"))
-        arguments = ["--json", "--inputs", ",".join(self.spec.topics), *self.arguments]
         self._job = start_job(
-            "timezone-etl", self.site.settings_for("pipeline"), arguments, stdout=subprocess.PIPE, stderr=self._errors
+            "timezone-etl",
+            self.site.settings_for("pipeline"),
+            self.job_arguments(),
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
         )
         stack.callback(self._end_job)
         self._processes["pipeline"] = self._job.pid
@@ -137,10 +142,30 @@ class Brokerless(Peer):
         threading.Thread(target=self._follow, args=(started,), daemon=True).start()
         for _ in range(int(START_S / 0.2)):
             if started.wait(0.2):
+                self.check_engine(self._started)
                 return
             self.check()
         msg = f"The pipeline was not ready after {START_S:.0f} s."
         raise PeerError(msg)
+
+    def job_arguments(self) -> list[str]:
+        """Of the pipeline's script. In real-time mode it commits as often as the producers do."""
+        interval = [f"--commit-interval={self.spec.commit_ms}ms"] if self.engine == "realtime" else []
+        return ["--json", "--inputs", ",".join(self.spec.topics), *interval, *self.arguments]
+
+    def check_engine(self, started: Mapping[str, Any]) -> None:
+        """Passes if the pipeline runs by this peer's engine: figures of another one would bear the wrong label.
+
+        Args:
+            started: what the pipeline's script said when it was ready: ``engine``, and ``reason`` if it chose.
+
+        Raises:
+            PeerError: it runs by another engine.
+        """
+        if started["engine"] != self.engine:
+            why = f": {started['reason']}" if started.get("reason") else ""
+            msg = f"The pipeline runs by the engine {started['engine']!r}, not {self.engine!r}{why}."
+            raise PeerError(msg)
 
     def _follow(self, started: threading.Event) -> None:
         assert self._job is not None
@@ -148,6 +173,7 @@ class Brokerless(Peer):
         for line in self._job.stdout:
             event = json.loads(line)
             if event["event"] == "started":
+                self._started = event
                 started.set()
             elif event["event"] == "progress" and event["rows"]:
                 self._batches.append(event)
@@ -189,6 +215,7 @@ class Brokerless(Peer):
         batches = sum(e["batches"] for e in steady) or 1
         return Stats(
             figures={
+                "engine": self._started["engine"],
                 "compute_ms": round(sum(e["compute_ms"] * e["batches"] for e in steady) / batches, 1),
                 "commit_ms": round(sum(e["commit_ms"] * e["batches"] for e in steady) / batches, 1),
                 "batches_per_s": round(batches / max(len(steady), 1), 2),
@@ -197,10 +224,19 @@ class Brokerless(Peer):
         )
 
 
-class BrokerlessExecutors(Brokerless):
+class BrokerlessMicroBatch(Brokerless):
+    """The pipeline in micro-batches, which begin as soon as the one before is committed."""
+
+    name = "brokerless-micro-batch"
+    label = "brokerless, micro-batches"
+    hops = (2,)
+    engine = "micro-batch"
+    arguments: ClassVar[tuple[str, ...]] = ("--engine", "micro-batch")
+
+
+class BrokerlessExecutors(BrokerlessMicroBatch):
     """All batches written by the executors, whatever their size."""
 
     name = "brokerless-executors"
     label = "brokerless, executors write"
-    hops = (2,)
-    arguments = ("--executor-rows", "0")
+    arguments = (*BrokerlessMicroBatch.arguments, "--executor-rows", "0")

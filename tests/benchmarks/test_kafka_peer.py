@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
 import pyarrow as pa
 import pytest
 
-from benchmarks.peers import load
+from benchmarks.peers import kafka_job, load
 from benchmarks.peers.base import Site
-from benchmarks.peers.kafka import KafkaReceiver, ids, values
+from benchmarks.peers.kafka import Kafka, KafkaReceiver, ids, values
 from benchmarks.peers.kafka_job import SEPARATOR, figures
-from benchmarks.spec import OUTPUT, Spec
+from benchmarks.spec import OUTPUT, ZONES, Spec
 from brokerless.log import DeltaLog
 from brokerless.store import open_store
 
@@ -117,6 +119,48 @@ def test_batches_are_averaged_after_the_first_half() -> None:
     assert figures([]) == {"batches": 0}
 
 
+def test_only_the_real_time_peer_asks_for_real_time_mode(
+    embedded_settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: dict[str, list[str]] = {}
+    for name in ("kafka", "kafka-realtime", "kafka-delta"):
+        peer = load(name)(Spec(name, 1_000, partitions=3), Site(embedded_settings, tmp_path, CACHE))
+        assert isinstance(peer, Kafka)
+        peer._bootstrap, peer._events = "nowhere:1", {}
+        monkeypatch.setattr(
+            peer, "_start_child", lambda _, role, command, environ, name=name: _Job(started, name, command)
+        )
+        monkeypatch.setattr(peer, "_wait", lambda *_: None)
+        with ExitStack() as stack:
+            peer._start_job(stack, [])
+    assert [name for name, command in started.items() if "--realtime" in command] == ["kafka-realtime"]
+    command = started["kafka-realtime"]
+    assert json.loads(command[command.index("--inputs") + 1]) == {topic: [0, 1, 2] for topic in ZONES}
+
+
+class _Job:
+    def __init__(self, started: dict[str, list[str]], name: str, command: list[str]) -> None:
+        started[name] = command
+
+    def follow(self, events: object) -> None:
+        return
+
+
+def test_real_time_mode_is_refused_for_delta(capsys: pytest.CaptureFixture[str]) -> None:
+    needed = ["--bootstrap=b", "--inputs={}", "--output=o", "--checkpoint=c"]
+    with pytest.raises(SystemExit) as refused:
+        kafka_job.main([*needed, "--sink=delta", "--realtime"])
+    assert refused.value.code == 2
+    assert "writes to Kafka only" in capsys.readouterr().err
+
+
+def test_running_tasks_are_those_of_all_stages_that_are_still_there() -> None:
+    stages = {1: SimpleNamespace(numActiveTasks=2), 2: None, 5: SimpleNamespace(numActiveTasks=1)}
+    tracker = SimpleNamespace(getActiveStageIds=lambda: list(stages), getStageInfo=stages.get)
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=lambda: tracker))
+    assert kafka_job._running_tasks(spark) == 3
+
+
 def test_job_and_clients_share_the_separator() -> None:
     from benchmarks.peers import kafka
 
@@ -133,7 +177,7 @@ def _lives(process: psutil.Process) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)  # three servers start, on a machine that may be busy
-@pytest.mark.parametrize(("name", "hops"), [("kafka", 1), ("kafka", 2), ("kafka-delta", 2)])
+@pytest.mark.parametrize(("name", "hops"), [("kafka", 1), ("kafka", 2), ("kafka-realtime", 2), ("kafka-delta", 2)])
 def test_every_message_arrives_once_in_order(
     name: str, hops: int, embedded_settings: Settings, tmp_path: Path
 ) -> None:  # fmt: skip
@@ -175,7 +219,9 @@ def test_every_message_arrives_once_in_order(
         numbers = np.concatenate([number[who == producer] for who, number in arrived])
         assert np.array_equal(numbers, np.arange(spec.count(producer))), f"producer {producer}"
     assert stats.figures["broker_log_bytes"] > spec.rate * spec.seconds * 4, "compressed, but they are there"
-    if hops == 2:
+    if name == "kafka-realtime":
+        assert stats.figures["batches"] == 0, "one batch, which did not end"
+    elif hops == 2:
         assert stats.figures["batch_ms"] > 0
     if name == "kafka-delta":
         assert list(stats.tables) == [OUTPUT]

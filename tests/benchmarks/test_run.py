@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 
 import benchmarks.__main__ as command
 import benchmarks.run as running
 from benchmarks.result import Result
-from tests.support.peers import SPEC, faulty
+from benchmarks.session import file_system
+from tests.support.peers import SPEC, FilePeer, faulty
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from contextlib import ExitStack
 
 
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: str = "", late_share: float = 1.0) -> Result:
@@ -101,6 +107,72 @@ def test_the_exit_code_is_that_of_the_worst_run(monkeypatch: pytest.MonkeyPatch,
     assert command.main(arguments(tmp_path, *few)) == 1
 
 
+def test_data_goes_where_it_is_asked_for_and_does_not_stay(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    seen: list[tuple[bool, bool]] = []
+
+    class Looking(FilePeer):
+        def start(self, stack: ExitStack) -> None:
+            super().start(stack)
+            folder = self.site.data_folder
+            seen.append((folder.parent == data and (folder / "store").is_dir(), (self.site.folder / "store").exists()))
+
+    monkeypatch.setattr(running, "load", lambda name: Looking)
+    monkeypatch.setattr(running, "LATE_SHARE", 1.0)
+    monkeypatch.setattr(command, "file_system", lambda folder: {data: "tmpfs"}[folder])
+    few = ["--rates=500", "--seconds-to-stream=1", "--warm-up=0", "--count-seconds=0", "--json", f"--data-dir={data}"]
+    assert command.main(arguments(tmp_path, *few)) == 0
+    assert seen == [(True, False)]
+    assert list(data.iterdir()) == []
+    [note] = json.loads(capsys.readouterr().out)["notes"]
+    assert note.startswith("Data on tmpfs")
+    assert str(tmp_path) not in note
+
+
+@pytest.mark.parametrize(
+    ("folder", "kind"), [("/", "ext4"), ("/a", "tmpfs"), ("/a/b/c", "xfs"), ("/ab", "ext4"), ("/d/e", "unknown")]
+)
+def test_a_folder_is_on_the_innermost_file_system(monkeypatch: pytest.MonkeyPatch, folder: str, kind: str) -> None:
+    mounts = [("/a/b", "xfs"), ("/", "ext4"), ("/a", "overlay"), ("/a", "tmpfs"), ("/d", "")]
+    parts = [SimpleNamespace(mountpoint=point, fstype=name) for point, name in mounts]
+    monkeypatch.setattr(psutil, "disk_partitions", lambda all: parts)
+    assert file_system(Path(folder)) == kind
+
+
+BUSY = """
+import time
+while True:
+    end = time.process_time() + 0.02
+    while time.process_time() < end:
+        pass
+    time.sleep(0.05)
+"""
+
+
+def test_the_jvm_s_share_of_the_pipeline_is_a_figure_and_no_further_role(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    java = tmp_path / "java"
+    java.symlink_to(sys.executable)
+
+    class Piped(FilePeer):
+        def start(self, stack: ExitStack) -> None:
+            super().start(stack)
+            self._java = stack.enter_context(subprocess.Popen([java, "-S", "-c", BUSY]))
+            stack.callback(self._java.kill)
+
+        def processes(self) -> dict[str, int]:
+            return {"pipeline": self._java.pid}
+
+    monkeypatch.setattr(running, "load", lambda name: Piped)
+    result = running.run(SPEC, tmp_path, lambda text, left: None).result
+    assert result.figures["pipeline_jvm_cpu_s"] == result.cpu_s["pipeline"] > 0.2
+    assert result.cpu_s.keys() == {"store", "pipeline", "reader", "load"}
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -110,6 +182,7 @@ def test_the_exit_code_is_that_of_the_worst_run(monkeypatch: pytest.MonkeyPatch,
         ["--range-start=10", "--range-end=5"],
         ["--producers=101"],
         ["--peers=rabbit"],
+        ["--data-dir=/nowhere"],
     ],
 )
 def test_what_cannot_be_measured_is_refused(tmp_path: Path, wrong: list[str]) -> None:

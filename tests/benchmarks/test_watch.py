@@ -44,7 +44,7 @@ def answer(verb, *words):
     elif verb == "hold":
         held = b"x" * (int(words[0]) * 2**20)
     elif verb == "nest":  # a child that takes orders itself
-        command = [sys.executable, "-S", __file__]
+        command = [words[0] if words else sys.executable, "-S", __file__]
         child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         child.stdout.readline()
         return child.pid
@@ -173,6 +173,22 @@ def test_a_role_below_another_is_not_counted_in_both(worker: Worker) -> None:
     whole = Watch({"outer": worker.pid}).start()
     assert whole.stop().cpu_s == {"outer": near(0)}  # what it waited for earlier is not of this interval
     assert end - start > used_inner
+
+
+def test_a_jvm_is_told_from_the_rest_of_its_role(worker: Worker, tmp_path: Path) -> None:
+    java = tmp_path / "java"
+    java.symlink_to(sys.executable)
+    worker.tell(f"nest {java}")
+    watch = Watch({"a": worker.pid, "b": os.getpid()}, interval_s=0.05).start()
+    worker.tell("tell burn 0.2")
+    watch.mark()
+    before, before_jvm = worker.used_s(), worker.tell("tell used")
+    rest = worker.tell("burn 0.2") - before
+    jvm = worker.tell("tell run 0.3") - before_jvm  # what a JVM starts and waits for is the JVM's
+    usage = watch.stop()
+    assert jvm > 0.25
+    assert usage.jvm_s == {"a": near(jvm), "b": 0}
+    assert usage.cpu_s["a"] == near(jvm + rest)
 
 
 def test_both_roles_add_up_although_one_ends(worker: Worker) -> None:
