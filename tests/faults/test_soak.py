@@ -231,11 +231,13 @@ def test_a_seed_gives_the_same_faults_and_a_deck_has_all_of_them() -> None:
     assert {
         "kill pipeline",
         "replace producer-0",
-        "kill worker pipeline",
+        "kill JVM pipeline",
         "kill reader",
         "pause producer-1",
         "kill server",
     } < names
+    assert "kill worker pipeline" not in names  # in real-time mode there is none
+    assert "kill worker pipeline" in {strike.name for strike in islice(strikes(7, 2, workers=True), 100)}
 
 
 def test_every_storm_can_be_played() -> None:

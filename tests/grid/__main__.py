@@ -18,7 +18,7 @@ from benchmarks.session import git_commit
 from brokerless.clock import SYSTEM
 from brokerless.errors import ConfigError
 from brokerless.spark.classes import ensure_archive
-from tests.grid.cells import all_cells, chosen, rota
+from tests.grid.cells import PIPELINES, all_cells, chosen, rota
 from tests.grid.roles import BREAK
 from tests.grid.run import Result, play_in_worlds
 from tests.grid.world import Plan
@@ -53,8 +53,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     spark = not args.without_spark and (not args.cells or any(cell.needs_spark for cell in wanted))
     if spark:
         ensure_archive()  # half a minute once, and less at each of the many starts
+    needed = {cell.pipeline for cell in wanted}
     plan = Plan(
         spark=spark,
+        pipelines=tuple(role for role in PIPELINES if role in needed),
         minio=args.minio,
         rate=args.rate,
         retention_s=args.retention or (90.0 if spark else 20.0),

@@ -43,17 +43,25 @@ from brokerless.testing import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-Role = Literal["producer", "consumer", "maintenance", "server", "pipeline", "worker", "planner"]
-"""``worker`` and ``planner`` are the Python processes below the pipeline's driver that read objects and follow logs."""
+Role = Literal[
+    "producer", "consumer", "maintenance", "server", "pipeline", "worker", "planner", "realtime", "jvm"
+]  # fmt: skip
+"""``pipeline`` runs in micro-batches; ``worker`` and ``planner`` are the Python processes below its driver that read
+objects and follow logs. ``realtime`` is the same pipeline in real-time mode, where one Python process reads, uploads
+and commits, and ``jvm`` the one below it that transforms the rows."""
 
 Side = Literal["before", "late", "after"]
 
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
-SPARK: Final[frozenset[Role]] = frozenset({"pipeline", "worker", "planner"})
+PIPELINES: Final[tuple[Role, ...]] = ("pipeline", "realtime")
+BELOW: Final[dict[Role, Role]] = {"worker": "pipeline", "planner": "pipeline", "jvm": "realtime"}
+"""Processes of a pipeline that bear no name of their own, and whose they are."""
+
+SPARK: Final[frozenset[Role]] = frozenset({*PIPELINES, *BELOW})
 
 TOPIC: Final = "timezone1"
 OUTPUT: Final = "timezone_unified"
-LETTERS: Final = f"{OUTPUT}.dead_letters"
+OUTPUTS: Final[dict[Role, str]] = {"pipeline": OUTPUT, "realtime": "timezone_realtime"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,19 +96,40 @@ class Cell:
         return f"{self.role}/{self.fault}/{self.step.name}:{self.side}"
 
     @property
+    def pipeline(self) -> Role | None:
+        """The pipeline without which it cannot be played."""
+        role = self.step.by or BELOW.get(self.role, self.role)
+        return role if role in PIPELINES else None
+
+    @property
     def needs_spark(self) -> bool:
         """Whether it can be played only where a pipeline runs."""
-        return self.role in SPARK or self.step.by in SPARK
+        return self.pipeline is not None
 
     @property
     def restarts_spark(self) -> bool:
         """Whether the pipeline has to be started anew, which takes many times longer than all else."""
-        ends = {"kill", "zombie", *FATAL} if self.role == "pipeline" else {"kill"}
+        ends = {"kill", "zombie", *FATAL} if self.role in PIPELINES else {"kill"}
         return self.role in SPARK and (self.step.at_start or self.fault in ends)
 
 
 _ENTRY: Final = "_delta_log/*.json"
 _COMMIT: Final[Op] = "CONDITIONAL_PUT"
+
+
+def _steps_of(output: str) -> tuple[Step, ...]:
+    """The steps of a pipeline's work."""
+    letters = f"{output}.dead_letters"
+    return (
+        Step("letters-object", "PUT", f"{letters}/part-*"),
+        Step("letters-entry", _COMMIT, f"{letters}/{_ENTRY}"),
+        Step("output-object", "PUT", f"{output}/part-*"),
+        Step("output-entry", _COMMIT, f"{output}/{_ENTRY}"),
+        Step("input-entry", "GET", f"{TOPIC}*/{_ENTRY}"),
+        Step("input-object", "GET", f"{TOPIC}*/part-*"),
+        Step("claim", _COMMIT, f"{output}*/{_ENTRY}", at_start=True),
+    )
+
 
 STEPS: Final[dict[Role, tuple[Step, ...]]] = {
     "producer": (
@@ -129,26 +158,23 @@ STEPS: Final[dict[Role, tuple[Step, ...]]] = {
         Step("maintenance.checkpoint", "PUT", "_delta_log/*.checkpoint.parquet", by="maintenance"),
         Step("maintenance.hint", "PUT", "_delta_log/_last_checkpoint", by="maintenance"),
         Step("maintenance.remove-entry", "DELETE", f"*/{_ENTRY}", by="maintenance", settles=True),
-        Step("pipeline.entry", _COMMIT, f"{OUTPUT}/{_ENTRY}", by="pipeline"),
+        *(Step(f"{role}.entry", _COMMIT, f"{output}/{_ENTRY}", by=role) for role, output in OUTPUTS.items()),
     ),
-    "pipeline": (
-        Step("letters-object", "PUT", f"{LETTERS}/part-*"),
-        Step("letters-entry", _COMMIT, f"{LETTERS}/{_ENTRY}"),
-        Step("output-object", "PUT", f"{OUTPUT}/part-*"),
-        Step("output-entry", _COMMIT, f"{OUTPUT}/{_ENTRY}"),
-        Step("input-entry", "GET", f"{TOPIC}*/{_ENTRY}"),
-        Step("input-object", "GET", f"{TOPIC}*/part-*"),
-        Step("claim", _COMMIT, f"{OUTPUT}*/{_ENTRY}", at_start=True),
-    ),
+    "pipeline": _steps_of(OUTPUTS["pipeline"]),
+    "realtime": _steps_of(OUTPUTS["realtime"]),
     "worker": (Step("input-object", "GET", f"{TOPIC}*/part-*"),),
     "planner": (Step("input-entry", "GET", f"{TOPIC}*/{_ENTRY}"),),
+    "jvm": (
+        Step("input-object", "GET", f"{TOPIC}*/part-*"),
+        Step("output-entry", _COMMIT, f"{OUTPUTS['realtime']}/{_ENTRY}"),
+    ),
 }
 
 _PROCESS_FAULTS: Final[dict[str, frozenset[Role]]] = {
     "kill": frozenset(ROLES),
     "pause": frozenset(ROLES),
-    "zombie": frozenset({"producer", "pipeline"}),
-    "cut": frozenset({"producer", "consumer", "maintenance", "pipeline"}),
+    "zombie": frozenset({"producer", *PIPELINES}),
+    "cut": frozenset({"producer", "consumer", "maintenance", *PIPELINES}),
 }
 """Faults of a process or of its network, and who can meet them."""
 
@@ -189,10 +215,10 @@ def _cells_of(role: Role, step: Step) -> Iterator[Cell]:
         if role in roles:
             # A late request of a pause is the one before it; only a writer's late request can do harm.
             sides: list[Side] = ["before", "after"]
-            if fault == "kill" and writes and role in {"producer", "maintenance", "pipeline"}:
+            if fault == "kill" and writes and role in {"producer", "maintenance", *PIPELINES}:
                 sides.insert(1, "late")
             yield from (Cell(role, fault, step, side) for side in sides)
-    if role in {"server", "worker", "planner"}:
+    if role == "server" or role in BELOW:
         return  # their requests are those of other roles
     for name, by_side in REQUEST_FAULTS.items():
         for side, fault_of_side in by_side.items():

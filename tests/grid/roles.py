@@ -34,7 +34,7 @@ from brokerless.producer import Producer
 from brokerless.settings import Settings
 from brokerless.store import ObstoreStore, Outcome, open_store
 from brokerless.verify import History, RecordingConsumer, RecordingProducer
-from tests.grid.cells import TOPIC
+from tests.grid.cells import OUTPUTS, TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,7 +53,7 @@ _Made = TypeVar("_Made")
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the role until it is told to stop. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.grid.roles", description=__doc__)
-    parser.add_argument("role", choices=["producer", "consumer", "maintenance", "pipeline"])
+    parser.add_argument("role", choices=["producer", "consumer", "maintenance", "pipeline", "realtime"])
     parser.add_argument("--name", required=True, help="that outlives the process")
     parser.add_argument("--history", type=Path, required=True, help="where it records what it sees")
     parser.add_argument("--state", type=Path, required=True, help="where it keeps its place")
@@ -62,10 +62,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--retention-s", type=float, default=60.0)
     args = parser.parse_args(argv)
     _break(os.environ.get(BREAK, ""))
-    if args.role == "pipeline":
+    if args.role in OUTPUTS:
         from glue_jobs.timezone_etl import main as run_pipeline
 
-        return run_pipeline(["--json", "--inputs", TOPIC, "--executor-rows", str(EXECUTOR_ROWS)])
+        engine = "realtime" if args.role == "realtime" else "micro-batch"
+        where = ["--inputs", TOPIC, "--output", OUTPUTS[args.role], "--name", args.name]
+        return run_pipeline(["--json", "--engine", engine, *where, "--executor-rows", str(EXECUTOR_ROWS)])
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:

@@ -13,7 +13,7 @@ from brokerless.store import open_store
 from brokerless.topics import partition_table
 from brokerless.verify import check, check_pipeline, log_order, read_history
 from brokerless.verify.table import verify_topic
-from tests.grid.cells import LETTERS, OUTPUT, TOPIC, settled
+from tests.grid.cells import OUTPUTS, PIPELINES, TOPIC, settled
 from tests.grid.strike import strike
 from tests.grid.world import BYSTANDER, WITNESS, GridError, Plan, World
 
@@ -157,7 +157,8 @@ def _bring_in(world: World, result: Result) -> None:
 
     def all_processed() -> bool:
         seen = world.current[WITNESS].rows
-        return seen.get(OUTPUT, 0) + seen.get(LETTERS, 0) >= sent
+        outputs = [OUTPUTS[role] for role in world.plan.pipelines]
+        return all(seen.get(topic, 0) + seen.get(f"{topic}.dead_letters", 0) >= sent for topic in outputs)
 
     def all_read() -> bool:
         return all(
@@ -168,9 +169,9 @@ def _bring_in(world: World, result: Result) -> None:
 
     with contextlib.suppress(GridError):  # what is missing is the verdict's to say
         if world.plan.spark:
-            world.wait("the end of the pipeline's work", all_processed)
+            world.wait("the end of the pipelines' work", all_processed)
         world.wait("the end of reading", all_read)
-    _end(world, "pipeline", "consumer", WITNESS)
+    _end(world, *PIPELINES, "consumer", WITNESS)
 
 
 def _end(world: World, *roles: str) -> None:
@@ -202,13 +203,16 @@ def _verdicts(world: World) -> list[str]:
     world.counts["events"] = len(recorded.events)
     if unread := verdict.counts.get("unread", 0):
         lines.append(f"history: {unread} messages were acknowledged and read by nobody")
-    if world.plan.spark:
+    for role in world.plan.pipelines if world.plan.spark else ():
         inputs = {(TOPIC, number): ids for number, ids in log_order(recorded.events, TOPIC).items()}
-        pipeline = check_pipeline(inputs, log_order(recorded.events, OUTPUT), log_order(recorded.events, LETTERS))
-        lines += [f"pipeline: {finding.kind}: {finding.text}" for finding in pipeline.findings]
+        good, letters = (
+            log_order(recorded.events, topic) for topic in (OUTPUTS[role], f"{OUTPUTS[role]}.dead_letters")
+        )
+        pipeline = check_pipeline(inputs, good, letters)
+        lines += [f"{role}: {finding.kind}: {finding.text}" for finding in pipeline.findings]
         world.counts.update({name.replace("_", " "): count for name, count in pipeline.counts.items()})
     store = open_store(world.settings)
-    for topic in [TOPIC, OUTPUT, LETTERS] if world.plan.spark else [TOPIC]:
+    for topic in world.plan.topics:
         for report in verify_topic(store, topic):
             lines += [f"{report.table}: {finding.kind}: {finding.text}" for finding in report.findings]
             world.counts["entries"] += report.entries

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from typing import TYPE_CHECKING, Final
 
 from brokerless.store import RETRY_TIMEOUT_S
 from brokerless.testing import Gate, Held, LostAnswer, Reset, Rule, Script, StaleAbsence
-from tests.grid.cells import FATAL, REQUEST_FAULTS
+from tests.grid.cells import BELOW, FATAL, PIPELINES, REQUEST_FAULTS
 from tests.grid.world import GridError
 
 if TYPE_CHECKING:
@@ -17,12 +18,15 @@ if TYPE_CHECKING:
     from tests.grid.cells import Cell
     from tests.grid.world import Incarnation, World
 
-FENCED: Final = {"producer": "ProducerFenced", "pipeline": "PipelineFenced"}
-_STILL_TOLD: Final = {"producer": 1, "pipeline": 2}
+FENCED: Final = {"producer": "ProducerFenced", "pipeline": "PipelineFenced", "realtime": "PipelineFenced"}
+_STILL_TOLD: Final = {"producer": 1, "pipeline": 2, "realtime": 2}
 """Turns that a zombie may report: of the commit before its successor came. A pipeline may owe one from before that."""
 
-_BELOW: Final = {"worker": "pyspark.worker", "planner": "python_streaming_source_runner"}
-"""What the command of these processes below the pipeline's driver says."""
+_BELOW: Final = {"worker": "pyspark.worker", "planner": "python_streaming_source_runner", "jvm": "SparkSubmit"}
+"""What the command of these processes of a pipeline says."""
+
+_ORPHANED_S: Final = 10.0
+"""How long a pipeline may outlive its JVM: it must say what happened, so that its supervisor starts it anew."""
 
 
 def strike(world: World, cell: Cell) -> None:
@@ -56,7 +60,7 @@ def rules_of(cell: Cell) -> list[Rule]:
 
 
 def _victim(world: World, cell: Cell) -> Incarnation:
-    role = cell.step.by or ("pipeline" if cell.needs_spark else cell.role)
+    role = cell.step.by or BELOW.get(cell.role, cell.role)
     if not cell.step.at_start:
         return world.current[role]
     before = world.current[role]
@@ -85,8 +89,8 @@ def _strike_request(world: World, cell: Cell, victim: Incarnation) -> None:
     world.wait(f"a request for {cell}", is_struck, within_s=world.plan.moment_s)
     proxy.clear()
     world.counts["faults of requests"] += 1
-    if victim.role == "pipeline" and cell.fault in FATAL:  # or the next cell would wait for requests of the dying
-        world.wait(f"a successor of {victim}", lambda: world.current["pipeline"] is not victim)
+    if victim.role in PIPELINES and cell.fault in FATAL:  # or the next cell would wait for requests of the dying
+        world.wait(f"a successor of {victim}", lambda: world.current[victim.role] is not victim)
 
 
 def _kill(world: World, cell: Cell, victim: Incarnation, gate: Gate) -> None:
@@ -170,12 +174,26 @@ def _strike_below(world: World, cell: Cell, victim: Incarnation, gate: Gate) -> 
     if cell.fault == "kill":
         gate.drop()
         world.counts["kills"] += 1
+        if cell.role == "jvm":
+            _check_orphaned(victim)
         return
     gate.open()
     world.clock.sleep(world.plan.pause_s)
     for pid in below:
         os.kill(pid, signal.SIGCONT)
     world.counts["pauses"] += 1
+
+
+def _check_orphaned(victim: Incarnation) -> None:
+    """Without its JVM a pipeline must end soon, and by a name; the world then starts it anew."""
+    try:
+        code = victim.process.wait(_ORPHANED_S)
+    except subprocess.TimeoutExpired:
+        msg = f"{victim} still runs {_ORPHANED_S:g} s after its JVM was killed"
+        raise GridError(msg) from None
+    if code != 1 or not victim.error().startswith("PipelineError"):
+        msg = f"{victim} ended with exit code {code} and {victim.error()!r} after its JVM was killed"
+        raise GridError(msg)
 
 
 _PLAYS: Final[dict[str, Callable[[World, Cell, Incarnation, Gate], None]]] = {
@@ -186,4 +204,5 @@ _PLAYS: Final[dict[str, Callable[[World, Cell, Incarnation, Gate], None]]] = {
     "server": _strike_server,
     "worker": _strike_below,
     "planner": _strike_below,
+    "jvm": _strike_below,
 }

@@ -25,7 +25,7 @@ from brokerless.store import create_bucket, open_store
 from brokerless.testing import FaultProxy
 from brokerless.topics import Schema
 from brokerless.verify import History, RecordingProducer
-from tests.grid.cells import LETTERS, OUTPUT, TOPIC
+from tests.grid.cells import OUTPUTS, PIPELINES, TOPIC
 from tests.grid.roles import BAD_EVERY, BREAK, TURN_S, rows_of
 
 if TYPE_CHECKING:
@@ -56,7 +56,8 @@ class Plan:
     """What a world is like.
 
     Attributes:
-        struck: the roles, beside the pipeline, that cells can strike.
+        pipelines: which of them run, if Spark is there.
+        struck: the roles, beside the pipelines, that cells can strike.
         rate: messages per second, of both producers together.
         retention_s: of log entries and of orphans. Far longer than anything here is away.
         patience_s: for a role to make progress; a machine may be slow.
@@ -66,6 +67,7 @@ class Plan:
     """
 
     spark: bool = True
+    pipelines: tuple[Role, ...] = PIPELINES
     minio: bool = False
     struck: tuple[Role, ...] = ("consumer", "producer", "maintenance")
     rate: float = 100.0
@@ -78,8 +80,14 @@ class Plan:
     @property
     def roles(self) -> tuple[str, ...]:
         """Everything that is started, in this order."""
-        spark = ("pipeline",) if self.spark else ()
+        spark = self.pipelines if self.spark else ()
         return (*spark, WITNESS, BYSTANDER, *self.struck)
+
+    @property
+    def topics(self) -> list[str]:
+        """Everything that is written to: the input, and what each pipeline makes of it."""
+        outputs = [OUTPUTS[role] for role in self.pipelines] if self.spark else []
+        return [TOPIC, *(topic for output in outputs for topic in (output, f"{output}.dead_letters"))]
 
 
 class Incarnation:
@@ -205,8 +213,8 @@ class World:
             self._create_tables()
             for role in self.plan.roles:
                 self.start(role)
-                if role == "pipeline":  # alone: Spark's start is half a minute of work on a small machine
-                    self.wait("the first batch of the pipeline", lambda: self.current["pipeline"].turns > 0)
+                if role in PIPELINES:  # alone: Spark's start is half a minute of work on a small machine
+                    self.wait(f"the first rows of {role}", lambda one=self.current[role]: one.turns > 0)  # type: ignore[misc]
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -230,7 +238,6 @@ class World:
         self.started[role] += 1
         number = self.started[role]
         kind = {WITNESS: "consumer", BYSTANDER: "producer"}.get(role, role)
-        topics = [TOPIC, OUTPUT, LETTERS] if self.plan.spark else [TOPIC]
         command = [sys.executable, "-m", "tests.grid.roles", kind, "--name", role]
         command += [
             "--history",
@@ -238,7 +245,7 @@ class World:
             "--state",
             str(self.folder / f"{role}.json"),
         ]
-        command += ["--rows", str(max(1, round(self.plan.rate * TURN_S / 2))), "--topics", ",".join(topics)]
+        command += ["--rows", str(max(1, round(self.plan.rate * TURN_S / 2))), "--topics", ",".join(self.plan.topics)]
         command += ["--retention-s", str(self.plan.retention_s)]
         env = {BREAK: self.plan.sabotage}
         self.current[role] = Incarnation(role, number, command, self.settings, self.folder, env)
@@ -259,10 +266,10 @@ class World:
             if incarnation.is_running:
                 continue
             why = incarnation.error() or f"exit code {incarnation.process.returncode}"
-            if role != "pipeline" or "Fenced" in why or "OutOfRange" in why:
+            if role not in PIPELINES or "Fenced" in why or "OutOfRange" in why:
                 msg = f"{incarnation} ended by itself: {why[:300]}"
                 raise GridError(msg)
-            self.counts["pipeline restarts"] += 1
+            self.counts[f"{role} restarts"] += 1
             self.start(role)
             self.forget(incarnation)
 
@@ -326,8 +333,9 @@ class World:
         if self.plan.spark:
             from brokerless.spark import ensure_dead_letters
 
-            create_topic(store, OUTPUT, Schema.parse(UNIFIED_SCHEMA))
-            ensure_dead_letters(self.settings, OUTPUT, [TOPIC])
+            for role in self.plan.pipelines:
+                create_topic(store, OUTPUTS[role], Schema.parse(UNIFIED_SCHEMA))
+                ensure_dead_letters(self.settings, OUTPUTS[role], [TOPIC])
             with History(self.folder / "first.jsonl") as history:
                 first = RecordingProducer(Producer(TOPIC, settings=self.settings), history, id_column="message")
                 with first:

@@ -8,6 +8,10 @@ from tests.mutants.mutant import Mutant, Sim, by_tests
 
 _OUTPUTS: Final = "brokerless/spark/outputs.py"
 _SOURCE: Final = "brokerless/spark/source.py"
+_INPUTS: Final = "brokerless/spark/inputs.py"
+_PACKER: Final = "brokerless/spark/realtime/packer.py"
+_FEED: Final = "brokerless/spark/realtime/feed.py"
+_BRIDGE: Final = "brokerless/spark/realtime/bridge.py"
 _APPEND: Final = "            self._log.append(adds, txns, expect={**owned, **(expect or {})})\n"
 
 MUTANTS: Final = (
@@ -103,7 +107,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "a restart begins after what the output records",
-        _SOURCE,
+        _INPUTS,
         "        if (version := recorded(log)) is not None:",
         "        if False:",
         "A restart reads everything again.",
@@ -150,10 +154,116 @@ MUTANTS: Final = (
     ),
     Mutant(
         "objects without a number of rows are refused",
-        _SOURCE,
+        _INPUTS,
         "            if add.rows is None:",
         "            if False:",
         "Foreign commits break the count of messages, on which the check of each plan rests.",
         by_tests("spark/test_source", "test_a_writer_without_row_counts_is_refused"),
+    ),
+    Mutant(
+        "the order of slips is put back",
+        _PACKER,
+        "        for slip in self._slips:\n",
+        "        for slip in sorted(self._slips, key=lambda slip: slip.lane or 0):\n",
+        "Messages of one partition come out of a real-time pipeline in the order in which its tasks were done.",
+        Sim(),
+    ),
+    Mutant(
+        "a real-time pipeline's position lies behind whole commits only",
+        _PACKER,
+        "            if slip.last:\n",
+        "            if True:\n",
+        "A pipeline that is killed goes on behind a commit of which it has written a part.",
+        Sim(),
+    ),
+    Mutant(
+        "a position moves only over what came back from all lanes",
+        _PACKER,
+        "            if not complete:\n                break\n",
+        "",
+        "A slow task's messages are left out.",
+        Sim(),
+    ),
+    Mutant(
+        "dead letters that are there already are not written by the next real-time run",
+        _PACKER,
+        "            if letters is not None and not any(pack.start[table] < version "
+        "for table, version in self._ahead.items()):\n",
+        "            if letters is not None:\n",
+        "After a crash between the two commits the dead letters are there twice.",
+        by_tests(
+            "unit/test_realtime_packer", "test_dead_letters_are_not_repeated_after_a_crash_between_the_two_commits"
+        ),
+    ),
+    Mutant(
+        "nothing behind the dead letters is read before the output is there, too",
+        _FEED,
+        "                return ahead.get(table, -1)\n",
+        "                return None\n",
+        "After a crash between the two commits a real-time pipeline cannot start any more, or leaves dead letters out.",
+        by_tests(
+            "unit/test_realtime_feed",
+            "test_nothing_behind_the_dead_letters_is_read_before_the_output_has_come_as_far",
+        ),
+    ),
+    Mutant(
+        "a slip that comes back in the place of another ends the run",
+        _PACKER,
+        "                        if item != slip.number:\n",
+        "                        if False:\n",
+        "A task that lost a slip is taken for one that had nothing to give back: its messages are left out.",
+        by_tests("unit/test_realtime_packer", "test_a_mark_of_another_slip_ends_the_run"),
+    ),
+    Mutant(
+        "bytes in flight are bounded",
+        _BRIDGE,
+        "                while self._packer.size > IN_FLIGHT_BYTES and not self._closing:\n",
+        "                while False:\n",
+        "A slow store fills the memory.",
+        by_tests("unit/test_realtime_bridge", "test_a_slow_store_stops_the_feed"),
+    ),
+    Mutant(
+        "messages of which little is made give their bytes back",
+        _PACKER,
+        "            if max(nbytes, size) < PACK_BYTES:\n",
+        "            if nbytes < PACK_BYTES:\n",
+        "A filter over a large commit stops for ever.",
+        by_tests(
+            "unit/test_realtime_packer",
+            "test_messages_of_which_little_is_made_give_their_bytes_back_before_their_commit_is_complete",
+        ),
+    ),
+    Mutant(
+        "a commit is let in when all of it can be read",
+        _FEED,
+        "        for each in (fetch, *(of_commit if fetch.first else ())):\n",
+        "        for each in (fetch,):\n",
+        "An object that cannot be read holds back all partitions, if it is not the first of its commit.",
+        by_tests(
+            "unit/test_realtime_bridge",
+            "test_the_second_object_of_a_commit_that_cannot_be_read_holds_back_only_its_partition",
+        ),
+    ),
+    Mutant(
+        "what an input cannot go on with is said although others never pause",
+        _FEED,
+        "            self._raise_held(idle=False)\n",
+        "",
+        "A partition stands still, and nobody is told.",
+        by_tests(
+            "unit/test_realtime_feed",
+            "test_what_cannot_be_read_is_raised_in_the_end_although_others_never_pause",
+        ),
+    ),
+    Mutant(
+        "what is on its way is committed before what cannot be read ends the run",
+        _BRIDGE,
+        "                self._settle(_SETTLE_S)  # or each run would end before it has committed what it could read\n",
+        "",
+        "A pipeline beside a damaged object does not get on, however often it is started.",
+        by_tests(
+            "unit/test_realtime_bridge",
+            "test_what_is_on_its_way_is_committed_before_an_object_that_cannot_be_read_ends_the_run",
+        ),
     ),
 )

@@ -18,7 +18,8 @@ from unittest.mock import patch
 from brokerless import clock, consumer, log, producer, records
 from brokerless.entries import parse_entry
 from brokerless.log import DeltaLog
-from brokerless.spark import source
+from brokerless.spark import inputs, source
+from brokerless.spark.realtime import feed, packer
 from tests.support.checkpoints import write_checkpoint
 
 if TYPE_CHECKING:
@@ -161,7 +162,14 @@ def simulated() -> Iterator[Host]:
             (producer, "ThreadPoolExecutor", Pool),
             (source, "ThreadPoolExecutor", Pool),
             (source, "time", here),
+            (feed, "ThreadPoolExecutor", Pool),
+            (feed, "read_pool", Pool),
+            (feed, "time", here),
+            (packer, "PACK_ROWS", 4),
+            (packer, "PACK_BYTES", 60),
+            (inputs, "time", here),
             (source, "WAIT_S", 0.0),
+            (inputs, "WAIT_S", 0.0),
             (source, "store_of", host.connection),
         ):
             stack.enter_context(patch.object(target, name, value))

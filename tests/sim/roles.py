@@ -8,6 +8,7 @@ as a scheduler would: the old one wakes up as a zombie.
 from __future__ import annotations
 
 import json
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -41,18 +42,27 @@ from brokerless.metrics import Meter
 from brokerless.posts import Post, Posts
 from brokerless.producer import Producer
 from brokerless.producers import Producers
+from brokerless.spark.arrow import DEAD_LETTER
+from brokerless.spark.inputs import METADATA, columns_of, first_position, open_inputs
 from brokerless.spark.outputs import Objects, Output, Outputs
 from brokerless.spark.progress import SourceOffset, owner_id
-from brokerless.spark.source import Reader, first_position
+from brokerless.spark.realtime.feed import Feed
+from brokerless.spark.realtime.packer import Packer
+from brokerless.spark.source import Reader
 from brokerless.topics import Schema, dead_letters, partition_table
 from brokerless.verify.history import Event
 from tests.sim.bucket import Connection, before
 from tests.sim.world import SECOND
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Callable, Sequence
 
+    from brokerless.clock import Clock
     from brokerless.offsets import Ack, Offset
+    from brokerless.spark.progress import Position
+    from brokerless.spark.realtime.feed import Piece
+    from brokerless.spark.realtime.packer import Committed, Pack
     from tests.sim.bucket import Bucket
     from tests.sim.world import Process, World
 
@@ -727,6 +737,135 @@ class Pipeline(Role):
             if process.name not in self.misconfigured:
                 self.done = True
         super().judge(process, error)
+
+
+class RealtimePipeline(Pipeline):
+    """The real-time engine's feed and packer, with lanes in the place of Spark that give back what they want when."""
+
+    def body(self, process: Process) -> None:
+        store, clock, rng = process.connection, process.clock, self.world.rng
+        assert store is not None
+        letters = Output(store, dead_letters(OUTPUT), SCHEMA, PIPELINE, clock=clock) if self.letters else None
+        outputs = Outputs(Output(store, OUTPUT, SCHEMA, PIPELINE, clock=clock), letters, PIPELINE)
+        options = {"topics": TOPIC, "pipeline": PIPELINE, "output": OUTPUT, "metadata": "true"}
+        if self.accepts:
+            options["acceptnewinput"] = "true"
+        columns = columns_of(store, options)
+        outputs.claim()
+        begin = first_position(store, options, outputs.output)
+        self.began[process.name] = begin.at
+        outputs.begin(begin)
+        inputs = open_inputs(store, options)
+        offset = SourceOffset(inputs.at, inputs.at, inputs.ids, rows=0, seen=0)
+        lanes = Lanes(rng, outputs, offset, inputs.ahead, dead_letters=self.letters, clock=clock)
+        feed = Feed(
+            store,
+            inputs,
+            columns[: -len(METADATA)],
+            skipped=frozenset(),
+            committed=lambda: lanes.packer.committed.at,
+        )
+        if inputs.ahead:
+            self.world.counts["real-time runs after a crash between the two commits"] += 1
+        idle = 0
+        quiet = False
+        while True:
+            last = not self.stage.working(Sender, Owner, Slip) and not self.stage.bucket.under_way
+            if feed.look() > 0 and rng.random() < 0.2:
+                process.wait(rng.randrange(SECOND // 4))
+            try:
+                piece = feed.next(0.0)
+            except BrokerlessError:
+                while rng.random() < 0.8 and self._step(lanes):
+                    pass  # a run that is ended by what it cannot read commits what is on its way
+                raise
+            if piece is not None:
+                lanes.give(piece)
+            if self._step(lanes) or piece is not None:
+                idle, quiet = 0, False
+                if rng.random() < 0.2:
+                    process.wait(rng.randrange(SECOND // 100))
+            elif quiet and not any(source.error for source in inputs.tables.values()):  # it says so in a moment
+                self.done = self.finished = True
+                return
+            else:
+                idle, quiet = idle + 1, last
+                process.wait(AGAIN_US if last else rng.randrange(SECOND // 4) << min(idle, 12))
+
+    def _step(self, lanes: Lanes) -> bool:
+        """Whether one of the things was done that the engine's threads do."""
+        if (committed := lanes.step()) is not None:
+            self.world.counts["real-time commits"] += 1
+        return committed is not None or not lanes.is_empty()
+
+
+class Lanes:
+    """Tasks that transform slips and give back frames, cut anywhere, in any order; and the packer behind them."""
+
+    def __init__(
+        self,
+        rng: random.Random,
+        outputs: Outputs,
+        offset: SourceOffset,
+        ahead: Position,
+        *,
+        dead_letters: bool,
+        clock: Clock,
+    ) -> None:
+        self._rng = rng
+        self._dead_letters = dead_letters
+        self._lanes: list[deque[int | tuple[int]]] = [deque() for _ in range(rng.randrange(1, 4))]
+        self._packs: list[Pack] = []
+        self._given = dict(offset.at)
+        self.packer = Packer(outputs, offset, lanes=len(self._lanes), ahead=ahead, clock=clock)
+
+    def give(self, piece: Piece) -> None:
+        """Cuts an object's rows into slips, and lets each go to a lane."""
+        about: dict[str, Any] = {"table": piece.table, "version": piece.version}
+        self._given[piece.table] = piece.version
+        ids: list[int] = [] if piece.rows is None else piece.rows.column("n").to_pylist()
+        if not ids:
+            self.packer.expect(0, 0, lane=None, last=piece.last, **about)
+        while ids:
+            here, ids = ids[: (cut := self._rng.randrange(1, 3))], ids[cut:]
+            lane = self._rng.randrange(len(self._lanes))
+            last = piece.last and not ids
+            number = self.packer.expect(len(here), 8 * len(here), lane=lane, last=last, **about)
+            self._lanes[lane] += [*here, (number,)]
+
+    def step(self) -> Committed | None:
+        """One frame, pack or commit; what was committed, if something was."""
+        step = self._rng.randrange(4)
+        busy = [number for number, lane in enumerate(self._lanes) if lane]
+        if busy and step < 2:
+            self._deliver(busy[self._rng.randrange(len(busy))])
+        elif step == 2 and (pack := self.packer.take()) is not None:
+            self.packer.upload(pack)
+            self._packs.append(pack)
+        elif step == 3 and self._packs:
+            packs, self._packs = self._packs, []
+            return self.packer.commit(packs)
+        return None
+
+    def is_empty(self) -> bool:
+        """Whether all that was given is committed."""
+        return not self._packs and self.packer.committed.at == self._given
+
+    def _deliver(self, lane: int) -> None:
+        rows: list[int] = []
+        marks: list[tuple[int, int]] = []
+        for _ in range(self._rng.randrange(1, 6)):
+            if self._lanes[lane]:
+                item = self._lanes[lane].popleft()
+                if isinstance(item, tuple):
+                    marks.append((item[0], len(rows)))
+                else:
+                    rows.append(item)
+        columns: dict[str, pa.Array] = {"n": pa.array(rows, pa.int64())}
+        if self._dead_letters:
+            bad = [{"n": one} if is_bad(one) else None for one in rows]
+            columns[DEAD_LETTER] = pa.array(bad, pa.struct([("n", pa.int64())]))
+        self.packer.deliver(lane, pa.record_batch(columns) if rows else None, marks)
 
 
 def is_bad(one: int) -> bool:

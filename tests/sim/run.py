@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
@@ -23,6 +24,7 @@ from tests.sim.roles import (
     Pipeline,
     Poster,
     Reading,
+    RealtimePipeline,
     Slip,
     Stage,
 )
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
 
     from tests.sim.bucket import Written
     from tests.sim.machine import Host
+
+REALTIME: Final = 0.4
+"""How many of the pipelines run by the real-time engine."""
 
 _CALM: Final = Weather({}, 0, long_pauses=False)
 
@@ -105,7 +110,9 @@ def _stage(host: Host, world: World) -> Stage:
         writer = writers[rng.randrange(len(writers))]
         writer(stage, number, batches=rng.randrange(2, 9))
     if rng.random() < 0.6:
-        Pipeline(stage, 0)
+        # By a generator of its own, so that the other seeds stay as they were.
+        realtime = random.Random(f"engine of {world.seed}").random() < REALTIME
+        (RealtimePipeline if realtime else Pipeline)(stage, 0)
         if rng.random() < 0.4:
             Reading(stage, 5, topic=OUTPUT)
     for number in range(rng.randrange(0 if recreated else 1, 3)):

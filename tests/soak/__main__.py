@@ -30,6 +30,7 @@ def main(argv: list[str]) -> int:
         retention_s=args.retention,
         drain_s=args.drain,
         catch_up_s=args.catch_up,
+        engine=args.engine,
     )
     _say(f"seed {args.seed}, files in {folder}")
     with contextlib.ExitStack() as stack:
@@ -40,7 +41,8 @@ def main(argv: list[str]) -> int:
             name="soak",
             # Without what only says where things go: that may be a folder of this machine.
             command=f"python -m tests.soak --minutes {args.minutes:g} --rate {args.rate} --seed {args.seed}"
-            + (" --minio" if args.minio else ""),
+            + (" --minio" if args.minio else "")
+            + (" --engine micro-batch" if args.engine == "micro-batch" else ""),
             seconds=outcome.seconds,
             counts=outcome.counts,
             failures=outcome.failures,
@@ -62,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rate", type=int, default=50_000, help="messages a second, together (default 50000)")
     parser.add_argument("--seed", type=int, default=1, help="of the faults and their order (default 1)")
     parser.add_argument("--minio", action="store_true", help="MinIO instead of the embedded server")
+    parser.add_argument("--engine", choices=["realtime", "micro-batch"], default="realtime", help="of the pipeline")
     parser.add_argument("--producers", type=int, default=2, metavar="N", help="processes that send (default 2)")
     parser.add_argument("--retention", type=float, default=300.0, metavar="S", help="of the logs (default 300 s)")
     parser.add_argument("--drain", type=float, default=300.0, metavar="S", help="to see everything (default 300 s)")

@@ -110,15 +110,16 @@ def storm(strike: Strike) -> Chaos:
     return Chaos(strike.seed, STORMS[strike.target], key=_KEYS.get(strike.target, "*"))
 
 
-def strikes(seed: int, producers: int) -> Iterator[Strike]:
-    """Faults for ever."""
+def strikes(seed: int, producers: int, *, workers: bool = False) -> Iterator[Strike]:
+    """Faults for ever; ``workers`` says whether the pipeline has Python processes below it, as in micro-batches."""
     rng = random.Random(seed)
     roles = [*(f"producer-{n}" for n in range(producers)), "pipeline", "reader", "maintenance"]
     named = [f"producer-{n}" for n in range(producers)] + ["pipeline"]
     deck: list[tuple[Act, str]] = [("storm", name) for name in STORMS]
     deck += [("kill", role) for role in roles] + [("pause", role) for role in roles]
     deck += [("replace", role) for role in named]
-    deck += [("kill worker", "pipeline"), ("kill JVM", "pipeline"), ("kill driver", "pipeline")]
+    deck += [("kill worker", "pipeline")] if workers else []
+    deck += [("kill JVM", "pipeline"), ("kill driver", "pipeline")]
     deck += [("kill server", "server")]
     while True:
         rng.shuffle(deck)

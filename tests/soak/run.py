@@ -79,6 +79,7 @@ class Options:
         drain_s: how long after the last message everything must have been seen.
         catch_up_s: after this long the next fault strikes, whether the last one has been made good or not.
         warm_s: before the first fault.
+        engine: of the pipeline.
     """
 
     seconds: float
@@ -91,6 +92,7 @@ class Options:
     drain_s: float = 300.0
     catch_up_s: float = 120.0
     warm_s: float = 15.0
+    engine: Literal["realtime", "micro-batch"] = "realtime"
 
 
 @dataclass(slots=True)
@@ -126,6 +128,7 @@ class Soak:
         self._struck: Counter[str] = Counter()
         self._recovered_s: defaultdict[str, list[float]] = defaultdict(list)
         self._zombies: Counter[str] = Counter()
+        self._missed: Counter[str] = Counter()  # the process to be killed was not there: the pipeline was starting
         self._failures: list[str] = []
         self._now = "nothing"
         self._told: list[dict[str, Any]] = []
@@ -205,7 +208,8 @@ class Soak:
         # Scratch of its own, as on another machine: a zombie and its successor must not meet on the disk.
         shutil.rmtree(self._folder / f"scratch-{incarnation - 2}", ignore_errors=True)
         settings = replace(self._settings, state_dir=self._folder / f"scratch-{incarnation}")
-        return start_job("timezone-etl", settings, ["--json"], stdout=subprocess.PIPE, stderr=log)
+        arguments = ["--json", "--engine", self._options.engine]
+        return start_job("timezone-etl", settings, arguments, stdout=subprocess.PIPE, stderr=log)
 
     def _hear(self, name: str, event: dict[str, Any]) -> None:
         kind = event.pop("event", "")
@@ -307,7 +311,8 @@ class Soak:
 
     def _strike_all(self, end: float) -> None:
         self._over.wait(max(0.0, self._plan.begin + self._options.warm_s - time.time()))
-        for strike in strikes(self._options.seed, self._plan.producers):
+        workers = self._options.engine == "micro-batch"
+        for strike in strikes(self._options.seed, self._plan.producers, workers=workers):
             if self._over.is_set() or time.time() > end - strike.seconds:
                 break
             if strike.is_ending and time.time() > self._plan.begin + ENDING_UNTIL * self._plan.seconds:
@@ -350,7 +355,8 @@ class Soak:
                 "kill JVM": lambda one: one.name() == "java",
                 "kill driver": lambda one: one.pid == role.process.pid,
             }
-            role.kill_part(strike.seed, parts[strike.act])
+            if not role.kill_part(strike.seed, parts[strike.act]):
+                self._missed[strike.name] += 1
 
     def _recover(self, strike: Strike) -> None:
         self._now = f"after {strike.name}"
@@ -415,7 +421,8 @@ class Soak:
             for name, count in sorted(self._struck.items())
         ]
         details += [{"requests_by_kind": counters["requests"]}, {"requests_struck_by_fault": counters["faults"]}]
-        details += [{"zombies": dict(self._zombies)}, {"maintenance_skipped": dict(self._skipped)}]
+        details += [{"zombies": dict(self._zombies)}, {"found_nothing_to_kill": dict(self._missed)}]
+        details += [{"maintenance_skipped": dict(self._skipped)}]
         for name, usage in memory.items():
             role = self._roles.get(name)
             details.append(
