@@ -45,9 +45,7 @@ def local_stage(*, interval_s: str = INTERVAL_S) -> StageConfig:
         runtime=HOST_RUNTIME,
         topics=tuple(replace(topic, doors=doors[topic.name]) for topic in dev.topics),
         generator=GeneratorConfig(rate_per_s=5, duration_s=10, enabled=True),
-        pipelines=tuple(
-            replace(pipeline, arguments=slower) for pipeline in dev.pipelines
-        ),
+        pipelines=tuple(replace(pipeline, arguments=slower) for pipeline in dev.pipelines),
     )
 
 
