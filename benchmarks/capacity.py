@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 COMMIT: Final = 100_000
 """Messages in a commit of the backlog."""
 
+ENGINE: Final = "realtime"
+"""Which engine drains; a pipeline that could not run by it would end with an error."""
+
 SETTLE_S: Final = 20.0
 """After this the pipeline and the reader poll as rarely as they ever do, and the JVM has compiled its start."""
 
@@ -89,7 +92,7 @@ def drains(count: int, partitions: int, cores: Sequence[int], backend: str) -> I
     """Writes a backlog, then has it drained with each number of cores, from the beginning each time.
 
     Yields:
-        ``partitions``, ``cores``, ``messages``, ``messages/s`` from the first output commit to the last, ``s in all``
+        ``engine``, ``partitions``, ``cores``, ``messages``, ``messages/s`` from the first output commit to the last, ``s in all``
         from the job's start to its end, ``CPU s / million`` of the job, ``verdict``.
     """
     spec = Spec(
@@ -108,7 +111,13 @@ def drains(count: int, partitions: int, cores: Sequence[int], backend: str) -> I
         _fill(spec, settings)
         for number in cores:
             _say(f"draining with {number} core(s)")
-            yield {"partitions": partitions, "cores": number, "messages": count, **_drain(spec, settings, number)}
+            yield {
+                "engine": ENGINE,
+                "partitions": partitions,
+                "cores": number,
+                "messages": count,
+                **_drain(spec, settings, number),
+            }
 
 
 def _fill(spec: Spec, settings: Settings) -> None:
@@ -131,7 +140,7 @@ def _drain(spec: Spec, settings: Settings, cores: int) -> dict[str, Any]:
     begun = time.monotonic()
     with tempfile.TemporaryFile("w+") as log:
         with _cores(cores):
-            arguments = ["--once", "--json", "--output", output, "--name", f"drain-{cores}"]
+            arguments = ["--engine", ENGINE, "--once", "--json", "--output", output, "--name", f"drain-{cores}"]
             job = start_job("timezone-etl", settings, arguments, stdout=subprocess.DEVNULL, stderr=log)
         watch = Watch({"pipeline": job.pid}).start()
         try:
