@@ -112,6 +112,7 @@ class Tail:
         idle_max_s: the longest time between two looks (``due_in_s``).
         accept_rewrites: where another engine deleted or updated rows, go on: the rows that it kept in the same files
             come once more.
+        poll_s: the time from one look to the next while entries come.
     """
 
     def __init__(
@@ -122,9 +123,11 @@ class Tail:
         idle_max_s: float,
         clock: Clock = SYSTEM,
         accept_rewrites: bool = False,
+        poll_s: float = POLL_S,
     ) -> None:
         self.log = log
         self.version = version
+        self._poll_s = poll_s
         self._clock = clock
         self._id = log.state.metadata.id
         self._accept_rewrites = accept_rewrites
@@ -133,12 +136,12 @@ class Tail:
         # Some writers add a file twice after a lost answer; a tailer would deliver it twice.
         self._delivered: OrderedDict[str, None] = OrderedDict()
         self._marked = 0  # how many paths were ever put into it
-        self._idle_max_s = max(idle_max_s, POLL_S)
+        self._idle_max_s = max(idle_max_s, poll_s)
         self._gaps_s: deque[float] = deque(maxlen=RHYTHM)
         self._last_ms: int | None = None
         self._last_seen = self._look_at = clock.monotonic()
         self._absent_at = float("-inf")  # when the next entry was last looked for in vain
-        self._wait_s = POLL_S
+        self._wait_s = poll_s
 
     def due_in_s(self) -> float:
         """How long it is no use to look again; 0 if it is now."""
@@ -201,12 +204,12 @@ class Tail:
     def _pace(self, entries: Sequence[Entry], now: float) -> None:
         """Decides when to look again, after entries came."""
         # By the writers' clocks, as far as what was seen here does not contradict them: one may be a day ahead.
-        seen_s = now - self._last_seen + 2 * POLL_S
+        seen_s = now - self._last_seen + 2 * self._poll_s
         for entry in entries:
             if self._last_ms is not None:
                 self._gaps_s.append(min((entry.timestamp_ms - self._last_ms) / 1000, seen_s))
             self._last_ms = entry.timestamp_ms
-        self._last_seen, self._wait_s = now, POLL_S
+        self._last_seen, self._wait_s = now, self._poll_s
         self._look_at = now
         if len(self._gaps_s) == RHYTHM and self._last_ms is not None:
             age_s = min(max(self._clock.time_us() / 1e6 - self._last_ms / 1000, 0.0), now - self._absent_at)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from brokerless import records
 from brokerless.admin import describe_topic
-from brokerless.consumer import Tail, resolve_start
+from brokerless.consumer import POLL_S, Tail, resolve_start
 from brokerless.entries import PARTITIONS_KEY
 from brokerless.errors import (
     AccessDenied,
@@ -79,9 +79,9 @@ class Pending:
 class Input:
     """One input table: its tail, and the commits that are known but not done."""
 
-    def __init__(self, log: DeltaLog, *, accept_rewrites: bool) -> None:
+    def __init__(self, log: DeltaLog, *, accept_rewrites: bool, poll_s: float = POLL_S) -> None:
         self.log = log
-        self._tail = Tail(log, 0, idle_max_s=IDLE_POLL_MAX_S, accept_rewrites=accept_rewrites)
+        self._tail = Tail(log, 0, idle_max_s=IDLE_POLL_MAX_S, accept_rewrites=accept_rewrites, poll_s=poll_s)
         self._known: deque[Pending] = deque()
         self.rows = 0  # of all commits that were ever known
         self._at_once = READ_AHEAD
@@ -219,14 +219,19 @@ class Inputs:
     until: Position | None = None
 
 
-def open_inputs(store: Store, options: Mapping[str, str]) -> Inputs:
+def open_inputs(store: Store, options: Mapping[str, str], *, poll_s: float = POLL_S) -> Inputs:
     """Opens the topics' logs, each after what the pipeline's output records, or at the option ``start``.
+
+    Args:
+        store: where the topics are.
+        options: of the source.
+        poll_s: the time from one look to the next while entries come.
 
     Raises:
         TopicNotFound, TopicChanged, ConfigError: as ``first_position``.
     """
     rewrites = flag(options, "acceptrewrites")
-    tables = {log.table: Input(log, accept_rewrites=rewrites) for log in open_logs(store, options)}
+    tables = {log.table: Input(log, accept_rewrites=rewrites, poll_s=poll_s) for log in open_logs(store, options)}
     name, output, letters = _progress_logs(store, options)
     recorded = partial(recorded_in, output, name) if output is not None else nothing_recorded
     at = {table: begin_in(source.log, recorded, options)[0] for table, source in tables.items()}

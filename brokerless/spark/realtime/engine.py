@@ -14,9 +14,18 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
+from brokerless.consumer import POLL_S
 from brokerless.errors import BrokerlessError, ConfigError
 from brokerless.records import arrow_schema
-from brokerless.spark.inputs import METADATA, columns_of, ddl, first_position, open_inputs, skipped_objects
+from brokerless.spark.inputs import (
+    IDLE_POLL_MAX_S,
+    METADATA,
+    columns_of,
+    ddl,
+    first_position,
+    open_inputs,
+    skipped_objects,
+)
 from brokerless.spark.progress import SourceOffset
 from brokerless.spark.realtime.bridge import Bridge
 from brokerless.spark.realtime.feed import Feed
@@ -183,7 +192,8 @@ def start_realtime(
         _check_plan(spark, query)
         outputs.claim()
         outputs.begin(first_position(store, options, outputs.output))
-        inputs = open_inputs(store, options)
+        # More looks than four for each commit are requests without use.
+        inputs = open_inputs(store, options, poll_s=min(max(POLL_S, commit_interval_s / 4), IDLE_POLL_MAX_S))
         offset = SourceOffset(inputs.at, inputs.at, inputs.ids, rows=0, seen=0)
         packer = Packer(outputs, offset, lanes=lanes, ahead=inputs.ahead)
         feed = Feed(
