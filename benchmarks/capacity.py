@@ -92,8 +92,8 @@ def drains(count: int, partitions: int, cores: Sequence[int], backend: str) -> I
     """Writes a backlog, then has it drained with each number of cores, from the beginning each time.
 
     Yields:
-        ``engine``, ``partitions``, ``cores``, ``messages``, ``messages/s`` from the first output commit to the last, ``s in all``
-        from the job's start to its end, ``CPU s / million`` of the job, ``verdict``.
+        ``engine``, ``partitions``, ``cores``, ``messages``, ``messages/s`` from the first output commit to the last,
+        ``s in all`` from the job's start to its end, ``CPU s / million`` of the job, ``verdict``.
     """
     spec = Spec(
         peer="brokerless",

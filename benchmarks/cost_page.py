@@ -352,13 +352,17 @@ Where it is wrong it should be wrong against brokerless: nothing is compressed, 
 
 def _measured(runs: Iterable[Result]) -> str:
     rows, ratios = [], []
-    for run in runs:
+    # Repeats share the pass in which requests are counted.
+    for run in {(run.peer, run.rate, run.hops, run.commit_ms): run for run in runs}.values():
         by_role = run.figures.get("requests_by_role")
-        if run.peer != "brokerless" or not by_role:
+        if run.peer not in {"brokerless", "brokerless-micro-batch"} or not by_role:
             continue
+        realtime = run.figures.get("engine") == "realtime"
         work = Workload(
             messages_per_s=run.rate, topics=2, partitions=run.partitions, producers=run.producers,
-            commits_per_s=1000 / run.commit_ms, engine="glue" if run.hops > 1 else "none", canary=False,
+            commits_per_s=1000 / run.commit_ms, canary=False,
+            engine="none" if run.hops == 1 else "own" if realtime else "glue",
+            commit_interval_s=run.commit_ms / 1000 if realtime else None,
         )  # fmt: skip
         modelled = _requests_per_s(work)
         counted = {role: by_role[role] for role in modelled}
