@@ -125,6 +125,16 @@ def test_a_transform_in_which_rows_wait_is_refused_before_anything_is_claimed(
     assert messages(topics) == IDS
 
 
+def test_the_plan_is_looked_at_where_sparks_own_check_is_off(spark: SparkSession, topics: Settings) -> None:
+    spark.conf.set(engine._CHECK, "false")  # the user's choice, for other queries
+    try:
+        with pytest.raises(NotRealtimeError, match="ArrowEvalPython"):
+            start(spark, topics, pandas_udf)
+    finally:
+        spark.conf.unset(engine._CHECK)
+    assert DeltaLog(open_store(topics), "out").state.version == 0
+
+
 def test_sockets_that_cannot_be_made_are_a_reason(
     spark: SparkSession, topics: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
