@@ -2,7 +2,7 @@
 
 Nothing here commits to a log, takes a lock or touches a live file, so producers, pipelines and readers do not notice:
 
-* A checkpoint (written by delta-rs) is one more object beside the log, with a hint that names it.
+* A checkpoint is one more object beside the log, with a hint that names it (``brokerless.checkpoints``).
 * Clean-up removes entries from the front of the log. An entry goes only if it is older than the log retention (an hour
   at least) and lies below a checkpoint that has been readable for ``SETTLE_S``. Writers rely on both: they trust their
   view of the head for a minute and look again after that (invariant 4 of ``brokerless.log``), so a name is never freed
@@ -56,8 +56,9 @@ import math
 import re
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
+from brokerless.checkpoints import LogCopy
 from brokerless.clock import SYSTEM, Clock
 from brokerless.entries import ENGINE_KEY, PARTITIONS_KEY, check_supported
 from brokerless.errors import (
@@ -223,8 +224,7 @@ class Maintainer:
     Args:
         topics: names; all topics below the root, deleted ones too, if None. Tables of others only by name.
         settings: where; read from the environment by default.
-        store: instead of the one that the settings name (tables that are not on S3 or local disk get no checkpoints
-            without ``settings``).
+        store: instead of the one that the settings name.
         checkpoint_every: write a checkpoint once this many commits came after the last one. Whoever opens a table reads
             up to so many entries; a checkpoint costs time in proportion to the live files.
         log_retention_s: how far back in time readers may go.
@@ -258,8 +258,7 @@ class Maintainer:
                 f"running writers; use at least {MIN_LOG_RETENTION_S:g} and {MIN_GRACE_S:g}."
             )
             raise ConfigError(msg)
-        self._settings = settings or (Settings.load() if store is None else None)
-        self._store = store or open_store(self._settings or Settings.load())
+        self._store = store or open_store(settings or Settings.load())
         self._topics = None if topics is None else [check_name(topic) for topic in topics]
         self._checkpoint_every = checkpoint_every
         self._log_retention_s = log_retention_s
@@ -482,25 +481,17 @@ class Maintainer:
                 "dropped by it; set the clock"
             )
             return
-        try:
-            from deltalake import DeltaTable
-            from deltalake.exceptions import DeltaError
-        except ImportError:
-            work.skipped.append("checkpoint: deltalake is not installed; install brokerless with its extra 'local'")
-            return
-        # Read by us before: delta-rs takes an entry that was cut at the end of a line for one with fewer files.
-        state = self._load(log, end)
-        if state.metadata.deleted:
-            return  # its log does not grow any more
-        self._rules(log, state.metadata)
-        options = {} if self._settings is None else storage_options(self._settings)
-        try:
-            table = DeltaTable(f"{self._store.uri}/{log.table}", version=state.version, storage_options=options)
-            table.create_checkpoint()
-        except (DeltaError, OSError) as error:
-            work.skipped.append(f"checkpoint: {str(error).splitlines()[0][:300]}")
-            return
-        work.checkpoint = table.version()
+        with LogCopy(self._store, log.table) as copy:
+            state = self._load(DeltaLog(cast("Store", copy), log.table, clock=self._clock), end)
+            if state.metadata.deleted:
+                return  # its log does not grow any more
+            self._rules(log, state.metadata)
+            try:
+                copy.write_checkpoint(state.version)
+            except ImportError:
+                work.skipped.append("checkpoint: deltalake is not installed; install brokerless with its extra 'local'")
+                return
+        work.checkpoint = state.version
 
     def _clean_log(self, log: DeltaLog, end: _End, work: _Work) -> None:
         hint = log.checkpoint_version()

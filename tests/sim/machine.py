@@ -1,7 +1,7 @@
 """What the code under test takes from its surroundings by itself, replaced for as long as a simulation runs.
 
-Clocks that are not passed in (the Spark source's), thread pools, and delta-rs, which cannot reach the simulated bucket:
-of maintenance only the writing of a checkpoint is replaced, by ``tests.support.checkpoints``. Parsing and decoding are
+Clocks that are not passed in (the Spark source's), thread pools, and delta-rs, which drops tombstones by the machine's
+clock: of maintenance only the making of a checkpoint's bytes is replaced, by ``tests.support.checkpoints``. Parsing and decoding are
 remembered, because the same bytes are read by many processes and parsing is half of the time.
 """
 
@@ -11,6 +11,7 @@ import os
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -18,8 +19,10 @@ from unittest.mock import patch
 from brokerless import clock, consumer, log, producer, records
 from brokerless.entries import parse_entry
 from brokerless.log import DeltaLog
+from brokerless.settings import Settings
 from brokerless.spark import inputs, source
 from brokerless.spark.realtime import feed, packer
+from brokerless.store import open_store
 from tests.support.checkpoints import write_checkpoint
 
 if TYPE_CHECKING:
@@ -100,22 +103,15 @@ class InlinePool:
 
 
 class CheckpointTable:
-    """As much of ``deltalake.DeltaTable`` as maintenance uses."""
+    """As much of ``deltalake.DeltaTable`` as checkpoints need: of a table in a local folder."""
 
-    host: Host
-
-    def __init__(self, uri: str, **_: object) -> None:
-        process, store = self.host.process, self.host.connection()
-        self._log = DeltaLog(store, uri.removeprefix(f"{store.uri}/"), clock=process.clock)
-        self._version = -1
+    def __init__(self, uri: str) -> None:
+        folder = Path(uri)
+        self._log = DeltaLog(open_store(Settings("local", folder.parent.as_uri())), folder.name)
 
     def create_checkpoint(self) -> None:
-        """Of the table as it is now, with the hint."""
-        self._version = write_checkpoint(self._log)
-
-    def version(self) -> int:
-        """Of that checkpoint."""
-        return self._version
+        """Of the table as it is, with the hint."""
+        write_checkpoint(self._log)
 
 
 @contextmanager
@@ -141,10 +137,7 @@ def simulated() -> Iterator[Host]:
     class Pool(InlinePool):
         pass
 
-    class Table(CheckpointTable):
-        pass
-
-    Pool.host = Table.host = host
+    Pool.host = host
     here = SimpleNamespace(monotonic=host.monotonic, sleep=host.sleep)
     decode = lru_cache(maxsize=512)(records.decode)
     parse = lru_cache(maxsize=2048)(parse_entry)
@@ -173,7 +166,7 @@ def simulated() -> Iterator[Host]:
             (source, "store_of", host.connection),
         ):
             stack.enter_context(patch.object(target, name, value))
-        stack.enter_context(patch("deltalake.DeltaTable", Table))
+        stack.enter_context(patch("deltalake.DeltaTable", CheckpointTable))
         try:
             yield host
         finally:

@@ -328,12 +328,6 @@ def test_watch_sweeps_now_and_then_and_survives_an_outage(store: FakeStore, cloc
     assert list(runs) == []
 
 
-def test_a_store_that_delta_rs_cannot_open_is_said(store: FakeStore) -> None:
-    send(store, 1)
-    (report,) = Maintainer(["t"], store=store, clock=store.clock, checkpoint_every=1).run_once()
-    assert report.skipped[0].startswith("checkpoint: ")
-
-
 # Absent is not the end
 
 
@@ -401,31 +395,8 @@ def test_a_listing_that_missed_an_entry_that_was_just_written_is_no_hole(store: 
     assert maintainer(store).run_once()[0].skipped == ()
 
 
-class Checkpoints:
-    """As much of ``deltalake.DeltaTable`` as maintenance uses, and as trustful: a cut entry is one with fewer files."""
-
-    store: FakeStore
-
-    def __init__(self, uri: str, *, version: int, **_: object) -> None:
-        self._version = version
-
-    def create_checkpoint(self) -> None:
-        write_checkpoint(log_of(self.store))
-
-    def version(self) -> int:
-        return self._version
-
-
-@pytest.fixture
-def checkpoints(store: FakeStore, monkeypatch: pytest.MonkeyPatch) -> FakeStore:
-    Checkpoints.store = store
-    monkeypatch.setattr("deltalake.DeltaTable", Checkpoints)
-    return store
-
-
 @pytest.mark.parametrize("keep", [0, 1, -1])
-def test_no_checkpoint_stands_for_an_entry_that_was_cut(checkpoints: FakeStore, clock: FakeClock, keep: int) -> None:
-    store = checkpoints
+def test_no_checkpoint_stands_for_an_entry_that_was_cut(store: FakeStore, clock: FakeClock, keep: int) -> None:
     for n in range(3):
         send(store, n)
     live = data(store)
@@ -529,14 +500,14 @@ def test_an_entry_that_a_sleeper_left_under_a_freed_name_is_not_the_oldest(store
     assert path in data(store)
 
 
-def test_no_checkpoint_is_written_by_a_clock_that_is_wrong(checkpoints: FakeStore, clock: FakeClock) -> None:
-    send(checkpoints, 1)
+def test_no_checkpoint_is_written_by_a_clock_that_is_wrong(store: FakeStore, clock: FakeClock) -> None:
+    send(store, 1)
     own = FakeClock()
     own.advance(HOUR)
-    (report,) = Maintainer(["t"], store=checkpoints, clock=own, checkpoint_every=1).run_once()
+    (report,) = Maintainer(["t"], store=store, clock=own, checkpoint_every=1).run_once()
     assert "clock is +3600 s off" in report.skipped[0]
     own.advance(-HOUR)
-    assert Maintainer(["t"], store=checkpoints, clock=own, checkpoint_every=1).run_once()[0].checkpoint == 1
+    assert Maintainer(["t"], store=store, clock=own, checkpoint_every=1).run_once()[0].checkpoint == 1
 
 
 # Whose tables
