@@ -32,6 +32,7 @@ COLOURS: Final = {
     "delta-spark-stock": "#D55E00",
     "delta-spark-tuned": "#E69F00",
     "kafka": "#222222",
+    "kafka-defaults": "#666666",
     "kafka-realtime": "#882255",
     "kafka-delta": "#CC79A7",
 }
@@ -43,6 +44,7 @@ MARKERS: Final = {
     "delta-spark-stock": "v",
     "delta-spark-tuned": "D",
     "kafka": "s",
+    "kafka-defaults": "d",
     "kafka-realtime": "X",
     "kafka-delta": "P",
 }

@@ -16,11 +16,13 @@ PEERS: Final = {
     "delta-spark-stock": "benchmarks.peers.delta_spark:StockDeltaSpark",
     "delta-spark-tuned": "benchmarks.peers.delta_spark:TunedDeltaSpark",
     "kafka": "benchmarks.peers.kafka:Kafka",
+    "kafka-defaults": "benchmarks.peers.kafka:KafkaDefaults",
     "kafka-realtime": "benchmarks.peers.kafka:KafkaRealtime",
     "kafka-delta": "benchmarks.peers.kafka:KafkaToDelta",
 }
-"""``kafka`` is one hop, or Kafka -> Spark -> Kafka, ``kafka-realtime`` the latter in Spark's real-time mode;
-``kafka-delta`` is Kafka -> Spark -> Delta. ``brokerless`` runs by the engine that it chooses itself."""
+"""``kafka`` is one hop, or Kafka -> Spark -> Kafka, with tuned clients. Two hops only: ``kafka-defaults`` has the
+pipeline's clients as they ship, ``kafka-realtime`` is in real-time mode, ``kafka-delta`` writes a Delta table.
+``brokerless`` runs by the engine that it chooses itself."""
 
 
 def load(name: str) -> type[Peer]:

@@ -431,6 +431,15 @@ class Kafka(Peer):
         return Stats(figures)
 
 
+class KafkaDefaults(Kafka):
+    """From topic to topic with the pipeline's clients as Kafka and Spark ship them; ``kafka`` is the tuned one."""
+
+    name = "kafka-defaults"
+    label = "Kafka, client defaults"
+    hops = (2,)
+    job_options = ("--defaults",)
+
+
 class KafkaRealtime(Kafka):
     """From topic to topic in Spark's real-time mode: a long task for each input partition instead of many batches."""
 

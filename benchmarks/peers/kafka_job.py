@@ -42,6 +42,9 @@ _SINK: Final = {
     "kafka.buffer.memory": str(128 * 2**20),
     "kafka.compression.type": "lz4",  # as the producers
 }
+_UNTUNED: Final = {"startingOffsets": "earliest", "kafka.acks": "all"}
+"""Of source and sink where Kafka's clients keep their defaults: where to begin, and not to lose a message."""
+
 _BATCH_SINK: Final = {
     # Of no cost in guarantees: Spark's Kafka sink is at-least-once anyway. It takes two files off each batch.
     "asyncProgressTrackingEnabled": "true",
@@ -68,6 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--sink", choices=["kafka", "delta"], required=True)
     parser.add_argument("--checkpoint", required=True, help="a folder on local disk")
     parser.add_argument("--realtime", action="store_true", help="Spark's real-time mode instead of micro-batches")
+    parser.add_argument("--defaults", action="store_true", help="Kafka's clients as they are, not tuned")
     args = parser.parse_args(argv)
     if args.realtime and args.sink != "kafka":
         parser.error("Spark's real-time mode writes to Kafka only")
@@ -77,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     tasks = sum(map(len, json.loads(args.inputs).values()))
     # In real-time mode a partition whose task finds no free core is never read, and nobody says so.
     spark = _session(args.sink, cores=max(tasks, os.cpu_count() or 1) if args.realtime else None)
-    source = spark.readStream.format("kafka").options(**_SOURCE)
+    source = spark.readStream.format("kafka").options(**(_UNTUNED if args.defaults else _SOURCE))
     # Assigned, not subscribed to: that would look for new partitions before each batch.
     source = source.option("kafka.bootstrap.servers", args.bootstrap).option("assign", args.inputs)
     rows = unify(source.load())
@@ -149,8 +153,10 @@ def _session(sink: str, cores: int | None) -> SparkSession:
 
 def _to_kafka(rows: DataFrame, args: argparse.Namespace) -> DataStreamWriter:
     value = F.concat(F.col("timestamp").cast("string"), F.lit(SEPARATOR), "message")
-    writer = rows.select(value.alias("value")).writeStream.format("kafka").options(**_SINK)
-    if not args.realtime:
+    writer = (
+        rows.select(value.alias("value")).writeStream.format("kafka").options(**(_UNTUNED if args.defaults else _SINK))
+    )
+    if not args.realtime and not args.defaults:
         writer = writer.options(**_BATCH_SINK)
     return writer.option("kafka.bootstrap.servers", args.bootstrap).option("topic", args.output)
 

@@ -177,7 +177,10 @@ def _lives(process: psutil.Process) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)  # three servers start, on a machine that may be busy
-@pytest.mark.parametrize(("name", "hops"), [("kafka", 1), ("kafka", 2), ("kafka-realtime", 2), ("kafka-delta", 2)])
+@pytest.mark.parametrize(
+    ("name", "hops"),
+    [("kafka", 1), ("kafka", 2), ("kafka-defaults", 2), ("kafka-realtime", 2), ("kafka-delta", 2)],
+)
 def test_every_message_arrives_once_in_order(
     name: str, hops: int, embedded_settings: Settings, tmp_path: Path
 ) -> None:  # fmt: skip

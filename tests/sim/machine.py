@@ -1,8 +1,8 @@
 """What the code under test takes from its surroundings by itself, replaced for as long as a simulation runs.
 
 Clocks that are not passed in (the Spark source's), thread pools, and delta-rs, which drops tombstones by the machine's
-clock: of maintenance only the making of a checkpoint's bytes is replaced, by ``tests.support.checkpoints``. Parsing and decoding are
-remembered, because the same bytes are read by many processes and parsing is half of the time.
+clock: of maintenance only the making of a checkpoint's bytes is replaced, by ``tests.support.checkpoints``. Parsing and
+decoding are remembered, because the same bytes are read by many processes and parsing is half of the time.
 """
 
 from __future__ import annotations
