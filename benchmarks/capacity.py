@@ -30,12 +30,12 @@ from benchmarks.run import object_store
 from benchmarks.session import RESULTS, Session, Table
 from benchmarks.spec import OUTPUT, ZONES, Spec
 from benchmarks.watch import Watch
-from brokerless import cost
-from brokerless.admin import create_topic
+from brokerless.cost import bill as cost
 from brokerless.local.jobs import end_group, start_job
-from brokerless.log import DeltaLog
+from brokerless.log.log import DeltaLog
+from brokerless.schema import Schema
 from brokerless.store import open_store
-from brokerless.topics import Schema
+from brokerless.topics import create_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -18,13 +18,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from brokerless.admin import create_topic
 from brokerless.errors import BrokerlessError
 from brokerless.local.server import start_minio
-from brokerless.producer import Producer
+from brokerless.producer.producer import Producer
+from brokerless.schema import Schema
 from brokerless.settings import Settings
 from brokerless.store import create_bucket, open_store
-from brokerless.topics import Schema
+from brokerless.topics import create_topic
 
 DEADLINE_S = 30.0
 KEY = "contention"  # of a server that lives as long as the measurement
@@ -97,7 +97,7 @@ def measure(
 
 
 def _entries(settings: Settings) -> int:
-    from brokerless.log import DeltaLog
+    from brokerless.log.log import DeltaLog
 
     return DeltaLog(open_store(settings), "contended").head()
 

@@ -24,10 +24,10 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from benchmarks.plots import _NO_DATES, _STYLE
 from benchmarks.report import REPOSITORY
 from benchmarks.session import load_all
-from brokerless import estimate, workload
-from brokerless.cost import PRICES, SECONDS_PER_MONTH, requests_usd
-from brokerless.estimate import NOBODYS, WAYS, crossings
-from brokerless.workload import Workload
+from brokerless.cost import estimate, workload
+from brokerless.cost.bill import PRICES, SECONDS_PER_MONTH, requests_usd
+from brokerless.cost.estimate import NOBODYS, WAYS, crossings
+from brokerless.cost.workload import Workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -447,8 +447,8 @@ def _prices() -> str:
     return f"""\
 ## Prices
 
-All are in `brokerless/prices.json`, USD in {PRICES.region}. For another region or a contract, print them, change them,
-and give them back:
+All are in `brokerless/cost/prices.json`, USD in {PRICES.region}. For another region or a contract, print them, change
+them, and give them back:
 
 ```sh
 brokerless cost --show-prices --json | tee prices.json

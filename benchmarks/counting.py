@@ -23,7 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
-from brokerless.cost import request_kind
+from brokerless.cost.bill import request_kind
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -41,7 +41,7 @@ _GONE: Final = (OSError, EOFError, asyncio.LimitOverrunError, ValueError, IndexE
 
 @dataclass(slots=True)
 class Traffic:
-    """What one role sent and got: requests by ``brokerless.cost.RequestKind``, and the bytes of bodies."""
+    """What one role sent and got: requests by ``brokerless.cost.bill.RequestKind``, and the bytes of bodies."""
 
     requests: Counter[str] = field(default_factory=Counter)
     uploaded_bytes: int = 0

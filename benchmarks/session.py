@@ -18,7 +18,7 @@ from typing import Any, Final
 import psutil
 
 from benchmarks.result import Result
-from brokerless import cost
+from brokerless.cost import bill as cost
 
 RESULTS: Final = Path(__file__).parent / "results"
 

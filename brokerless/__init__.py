@@ -18,14 +18,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from brokerless.admin import Topic, create_topic, delete_topic, describe_topic, list_topics
     from brokerless.consumer import Batch, Consumer
-    from brokerless.log import DeltaLog
+    from brokerless.log.log import DeltaLog
     from brokerless.offsets import Ack, Offset
-    from brokerless.producer import Producer
+    from brokerless.producer.producer import Producer
+    from brokerless.schema import Column, Schema
     from brokerless.settings import Settings
     from brokerless.store import Store, create_bucket, open_store
-    from brokerless.topics import Column, Schema
+    from brokerless.topics import Topic, create_topic, delete_topic, describe_topic, list_topics
 
 __all__ = [
     "Ack",
@@ -51,20 +51,20 @@ __all__ = [
 _HOME = {
     "Ack": "offsets",
     "Batch": "consumer",
-    "Column": "topics",
+    "Column": "schema",
     "Consumer": "consumer",
-    "DeltaLog": "log",
+    "DeltaLog": "log.log",
     "Offset": "offsets",
-    "Producer": "producer",
-    "Schema": "topics",
+    "Producer": "producer.producer",
+    "Schema": "schema",
     "Settings": "settings",
     "Store": "store",
-    "Topic": "admin",
+    "Topic": "topics",
     "create_bucket": "store",
-    "create_topic": "admin",
-    "delete_topic": "admin",
-    "describe_topic": "admin",
-    "list_topics": "admin",
+    "create_topic": "topics",
+    "delete_topic": "topics",
+    "describe_topic": "topics",
+    "list_topics": "topics",
     "open_store": "store",
 }
 

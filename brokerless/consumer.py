@@ -18,10 +18,8 @@ from typing import TYPE_CHECKING, Final
 
 from arro3.core import Table
 
-from brokerless import records
-from brokerless.admin import describe_topic
 from brokerless.clock import SYSTEM, Clock
-from brokerless.entries import Entry, check_supported
+from brokerless.columns import records
 from brokerless.errors import (
     BrokerlessError,
     ConfigError,
@@ -34,20 +32,22 @@ from brokerless.errors import (
     UnsupportedTable,
 )
 from brokerless.forks import is_copy, refuse_copy
-from brokerless.log import DeltaLog, read_pool
+from brokerless.log.entries import Entry, check_supported
+from brokerless.log.log import DeltaLog, read_pool
 from brokerless.offsets import Offset, Start
+from brokerless.schema import PRODUCED_AT, Column
 from brokerless.settings import Settings
 from brokerless.store import open_store
-from brokerless.topics import PRODUCED_AT, Column
+from brokerless.topics import describe_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from concurrent.futures import Future
     from types import TracebackType
 
-    from brokerless.entries import Add
+    from brokerless.log.entries import Add
+    from brokerless.schema import Schema
     from brokerless.store import Store
-    from brokerless.topics import Schema
 
 POLL_S: Final = 0.01
 FLOWING_S: Final = 1.0

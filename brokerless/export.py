@@ -33,12 +33,12 @@ from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 from arro3.core import DataType, Table
 from arro3.io import read_ipc_stream, write_ipc_stream, write_parquet
 
-from brokerless.admin import describe_topic
 from brokerless.clock import SYSTEM, Clock
+from brokerless.columns.records import arrow_schema, json_value, nulls, values_of
 from brokerless.consumer import Batch, Consumer
 from brokerless.errors import BrokerlessError, ConfigError, SchemaError, TopicChanged, on_the_way
 from brokerless.offsets import Offset, SavedPosition
-from brokerless.records import arrow_schema, json_value, nulls, values_of
+from brokerless.topics import describe_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from arro3.core import Schema as ArrowSchema
 
     from brokerless.offsets import Start
+    from brokerless.schema import Schema
     from brokerless.store import Store
-    from brokerless.topics import Schema
 
 FORMATS: Final = (".csv", ".jsonl", ".parquet")
 

@@ -1,221 +1,387 @@
-"""Names and schemas of topics, and where their partitions lie. Standard library only.
-
-Partition 0 of topic ``t`` is the Delta table ``<root>/t``, partition n is ``<root>/t.n``: siblings, never one table
-inside another, so that every Delta reader can open each of them. A topic's name may have dots
-(``timezone_unified.dead_letters``), but its last part is never a number.
-"""
+"""Topics as a whole: create, list, describe, delete."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import re
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
 
-from brokerless.errors import ConfigError, SchemaError
+from brokerless.clock import SYSTEM, Clock
+from brokerless.errors import (
+    AccessDenied,
+    BrokerlessError,
+    BucketNotFound,
+    ConditionalPutUnsupported,
+    ConfigError,
+    StoreUnavailable,
+    TopicChanged,
+    TopicDeleted,
+    TopicExists,
+    TopicNotFound,
+)
+from brokerless.log.entries import PARTITIONS_KEY
+from brokerless.log.log import DeltaLog
+from brokerless.schema import (
+    MAX_PARTITIONS,
+    Column,
+    Schema,
+    check_name,
+    dead_letters,
+    is_table,
+    partition_table,
+    split_table,
+)
 
-PRODUCED_AT: Final = "_produced_at"
-"""When the producer took the message: timestamp, microseconds, UTC. The last column of every topic."""
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
-DEAD_LETTERS_SUFFIX: Final = ".dead_letters"
+    from brokerless.store import Store
 
-MAX_PARTITIONS: Final = 1024
+PROBE: Final = "_probe"
+"""The object with which a store is asked for conditional PUTs. It stays: who may write need not be able to delete."""
 
-_SEGMENT = r"[A-Za-z0-9][A-Za-z0-9_-]*"
-_NAME: Final = re.compile(rf"{_SEGMENT}(?:\.{_SEGMENT})*")
-_PARTITION: Final = re.compile(r"[1-9][0-9]{0,3}")
-_COLUMN: Final = re.compile(r"[^\W\d_]\w*")
-_DECIMAL: Final = re.compile(r"decimal\((\d{1,2}),(\d{1,2})\)")
-
-# Delta's primitive types (Delta protocol, "Schema Serialization Format") and the SQL names that people write for them.
-_TYPES: Final = {
-    "string": "string",
-    "long": "long",
-    "bigint": "long",
-    "integer": "integer",
-    "int": "integer",
-    "short": "short",
-    "smallint": "short",
-    "byte": "byte",
-    "tinyint": "byte",
-    "float": "float",
-    "double": "double",
-    "boolean": "boolean",
-    "bool": "boolean",
-    "binary": "binary",
-    "date": "date",
-    "timestamp": "timestamp",
-}
+_PROBES: Final = 5  # an answer may be lost
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """A column: its name and its Delta type (``string``, ``long``, ``decimal(10,2)``, ...). All are nullable."""
+class Topic:
+    """A topic as it is now.
+
+    Attributes:
+        heads: the last version of each partition's log.
+        logs: the partitions' logs, as they were opened for this.
+    """
 
     name: str
-    type: str
+    schema: Schema
+    partitions: int
+    uri: str
+    heads: tuple[int, ...]
+    logs: tuple[DeltaLog, ...] = field(default=(), compare=False, repr=False)
 
-    def not_primitive(self) -> SchemaError:
-        """The error for a column whose type is nested, or unknown here."""
-        shown = self.type
-        with contextlib.suppress(ValueError, RecursionError, TypeError, KeyError):
-            shown = json.loads(self.type)["type"]
-        return SchemaError(
-            f"Column {self.name!r} has the nested or unknown type {str(shown)[:100]!r}. The columns of a topic are "
-            f"{', '.join(sorted(set(_TYPES.values())))}, decimal(precision,scale). Keep a nested value as JSON text in "
-            "a string column, or give each of its fields a column."
+
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """Partitions of a topic that has no partition 0, which is created last and deleted last.
+
+    Attributes:
+        schema, partitions: what the topic was to have.
+        tables: the partitions that are there.
+        used: those of them that hold commits. Then partition 0 was there, too, and its log was lost.
+    """
+
+    name: str
+    schema: Schema
+    partitions: int
+    uri: str
+    tables: tuple[int, ...]
+    used: tuple[int, ...]
+
+    @property
+    def problem(self) -> str:
+        """What is wrong, and what to do about it."""
+        if self.used:
+            return (
+                f"Topic {self.name!r} has no log of partition 0, though partition {self.used[0]} holds commits: it is "
+                f"lost, or not yet restored. Restore it. Or give up the rest: brokerless topics delete {self.name}."
+            )
+        return (
+            f"Topic {self.name!r} is half created: {len(self.tables)} of {self.partitions} partitions are there, the "
+            f'first is not. Finish it: brokerless topics create {self.name} --schema "{self.schema}" --partitions '
+            f"{self.partitions}. Or remove it: brokerless topics delete {self.name}."
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Schema:
-    """The columns of a topic as its users see them; ``_produced_at`` is implied."""
+class BrokenTopic:
+    """A topic or another table below the root that cannot be described, and why."""
 
-    columns: tuple[Column, ...]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The columns' names, in order."""
-        return tuple(column.name for column in self.columns)
-
-    def __str__(self) -> str:
-        return ", ".join(f"{column.name} {column.type}" for column in self.columns)
-
-    @classmethod
-    def parse(cls, text: str) -> Schema:
-        """Reads ``"date string, message string"``.
-
-        Raises:
-            SchemaError: unreadable text, an unknown type, or a name that is taken, reserved or not usable in Delta.
-        """
-        columns: list[Column] = []
-        # A comma in a decimal, or in a nested type, does not end a column.
-        for part in re.split(r",(?![^(]*\)|[^<]*>)", text):
-            words = re.split(r"\s*[\s:]\s*", part.strip(), maxsplit=1)
-            if len(words) != 2:
-                msg = (
-                    f"Cannot read {part.strip()!r} in the schema {text!r}; write NAME TYPE, NAME TYPE, ... "
-                    "for example 'date string, message string'."
-                )
-                raise SchemaError(msg)
-            columns.append(Column(words[0], _delta_type(words[1], column=words[0])))
-        return cls.of(columns)
-
-    @classmethod
-    def of(cls, columns: list[Column], *, reserved: bool = False) -> Schema:
-        """Checks the columns' names and types.
-
-        Args:
-            columns: in order.
-            reserved: allow names that begin with ``_`` (for the kit's own topics).
-
-        Raises:
-            SchemaError: no columns, a name that is taken, reserved or not usable in Delta, or a nested type.
-        """
-        if not columns:
-            msg = "A topic needs at least one column."
-            raise SchemaError(msg)
-        seen: set[str] = set()
-        for column in columns:
-            name = column.name[1:] if reserved and column.name.startswith("_") else column.name
-            if column.name == PRODUCED_AT or not _COLUMN.fullmatch(name):
-                msg = (
-                    f"{column.name!r} cannot be a column's name: letters, digits and underscores, beginning with "
-                    "a letter (names with a leading underscore are the kit's own)."
-                )
-                raise SchemaError(msg)
-            if column.name.lower() in seen:
-                msg = f"Column {column.name!r} appears twice (Delta does not tell case apart)."
-                raise SchemaError(msg)
-            seen.add(column.name.lower())
-            if column.type not in _TYPES.values() and not _DECIMAL.fullmatch(column.type):
-                raise column.not_primitive()
-        return cls(tuple(columns))
-
-    def to_delta(self) -> str:
-        """The table's ``schemaString``, with ``_produced_at`` last."""
-        fields = [*self.columns, Column(PRODUCED_AT, "timestamp")]
-        return json.dumps(
-            {
-                "type": "struct",
-                "fields": [{"name": c.name, "type": c.type, "nullable": True, "metadata": {}} for c in fields],
-            },
-            separators=(",", ":"),
-        )
-
-    @classmethod
-    def from_delta(cls, schema_string: str) -> Schema:
-        """Reads a table's ``schemaString``; ``_produced_at`` is left out, being implied.
-
-        Nested types keep their JSON text as the column's type: they can be read, not produced.
-
-        Raises:
-            SchemaError: it is none.
-        """
-        try:
-            fields = [(field["name"], field["type"]) for field in json.loads(schema_string)["fields"]]
-            if not all(isinstance(name, str) for name, _ in fields):
-                msg = "a name is no text"
-                raise TypeError(msg)
-            columns = [Column(n, t if isinstance(t, str) else json.dumps(t)) for n, t in fields if n != PRODUCED_AT]
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            msg = (
-                f"{schema_string[:100]!r} is no schema of a Delta table ({type(error).__name__}: {str(error)[:100]}); "
-                "the table's metadata is damaged. 'brokerless verify' shows the entry."
-            )
-            raise SchemaError(msg) from None
-        return cls(tuple(columns))
+    name: str
+    uri: str
+    problem: str
 
 
-def _delta_type(text: str, *, column: str) -> str:
-    name = text.strip().lower()
-    if name in _TYPES:
-        return _TYPES[name]
-    decimal = _DECIMAL.fullmatch(name.replace(" ", ""))
-    if decimal and 1 <= int(decimal[1]) <= 38 and int(decimal[2]) <= int(decimal[1]):
-        return decimal[0]
-    raise Column(column, text.strip()).not_primitive()
+class TopicIncomplete(TopicNotFound):
+    """Some partitions of the topic are there, others are not.
+
+    Attributes:
+        left: what is there, if partition 0 is not.
+    """
+
+    def __init__(self, message: str, left: Remains | None = None) -> None:
+        super().__init__(message)
+        self.left = left
 
 
-def check_name(topic: str) -> str:
-    """Returns the name if a topic may have it.
+def create_topic(
+    store: Store, topic: str, schema: Schema, *, partitions: int = 1, exist_ok: bool = False, clock: Clock = SYSTEM
+) -> Topic:
+    """Creates a topic, or with ``exist_ok`` accepts one that is the same already.
 
-    The rules keep a name from leaving the root, from meaning another topic's partition and from needing quotes.
+    Partition 0 is created last and marks the topic as complete: after a crash half-way the same call finishes it.
 
     Raises:
-        ConfigError: the name breaks a rule.
+        TopicExists: it is there, with another schema or number of partitions, or ``exist_ok`` is False.
+        ConfigError: a bad name or number of partitions.
+        ConditionalPutUnsupported: the store would let commits overwrite each other.
     """
-    if len(topic) > 200 or not _NAME.fullmatch(topic) or re.search(r"\.\d+\Z", topic):
-        msg = (
-            f"{topic[:80]!r} cannot be a topic's name: letters, digits, '_', '-' and single dots, at most 200, "
-            "beginning with a letter or digit; the part after the last dot is not a number."
-        )
+    check_name(topic)
+    if not 1 <= partitions <= MAX_PARTITIONS:
+        msg = f"{partitions} partitions are not possible; use 1 to {MAX_PARTITIONS}."
         raise ConfigError(msg)
-    return topic
+    check_conditional_put(store, within=topic, clock=clock)
+    there = _existing(store, topic, clock)
+    if there is not None:
+        return _accept(there, schema, partitions, exist_ok)
+    for number in range(partitions - 1, -1, -1):
+        log = DeltaLog(store, partition_table(topic, number), clock=clock)
+        try:
+            log.create(schema_string=schema.to_delta(), configuration={PARTITIONS_KEY: str(partitions)})
+        except TopicExists:
+            if (there := _existing(store, topic, clock)) is not None:  # another call was faster
+                return _accept(there, schema, partitions, exist_ok)
+            left = remains(store, topic, clock=clock)
+            if left is not None and (left.schema, left.partitions) != (schema, partitions):
+                raise TopicExists(left.problem) from None
+    return describe_topic(store, topic, clock=clock)
 
 
-def partition_table(topic: str, partition: int) -> str:
-    """The table of a topic's partition, relative to the root."""
-    return topic if partition == 0 else f"{topic}.{partition}"
+def _existing(store: Store, topic: str, clock: Clock) -> Topic | None:
+    """The topic; None if a new one may begin.
 
-
-def split_table(table: str) -> tuple[str, int]:
-    """The topic and partition that a table holds; inverse of ``partition_table``."""
-    topic, _, number = table.rpartition(".")
-    # Only as partition_table writes it: a folder in the bucket may be called "t.01" or "t.²", too.
-    return (topic, int(number)) if topic and _PARTITION.fullmatch(number) else (table, 0)
-
-
-def is_table(name: str) -> bool:
-    """Whether a folder below the root may hold a partition of a topic, by its name: whoever writes there chose it."""
+    Raises:
+        TopicExists: partitions of one are gone: the new topic would begin with what is left of the old one, or with an
+            empty log in the place of a lost one.
+    """
     try:
-        check_name(split_table(name)[0])
-    except ConfigError:
-        return False
-    return True
+        return describe_topic(store, topic, clock=clock)
+    except TopicIncomplete as error:
+        if error.left is None or error.left.used:
+            raise TopicExists(str(error)) from None
+        return None
+    except TopicNotFound:
+        return None
 
 
-def dead_letters(output: str) -> str:
-    """The topic that holds what a pipeline with this output could not process."""
-    return output + DEAD_LETTERS_SUFFIX
+def _accept(there: Topic, schema: Schema, partitions: int, exist_ok: bool) -> Topic:
+    if there.schema != schema:
+        msg = f"Topic {there.name!r} exists with the schema '{there.schema}', not '{schema}'. Choose another name."
+        raise TopicExists(msg)
+    if there.partitions != partitions:
+        msg = f"Topic {there.name!r} exists with {there.partitions} partitions, not {partitions}. Choose another name."
+        raise TopicExists(msg)
+    if not exist_ok:
+        msg = f"Topic {there.name!r} exists already."
+        raise TopicExists(msg)
+    return there
+
+
+def create_dead_letters(store: Store, output: str, inputs: list[Schema], *, clock: Clock = SYSTEM) -> Topic:
+    """Creates (or accepts) the topic for what a pipeline with this output cannot process.
+
+    Its columns are those of the inputs together, then ``_reason``, ``_topic``, ``_partition`` and ``_offset``.
+    """
+    columns = {column.name: column for schema in inputs for column in schema.columns}
+    extra = [Column("_reason", "string"), Column("_topic", "string"), Column("_partition", "integer")]
+    schema = Schema.of([*columns.values(), *extra, Column("_offset", "string")], reserved=True)
+    return create_topic(store, dead_letters(output), schema, exist_ok=True, clock=clock)
+
+
+def describe_topic(store: Store, topic: str, *, clock: Clock = SYSTEM) -> Topic:
+    """The topic as it is now.
+
+    Raises:
+        TopicNotFound: there is none, or only the tombstone of one.
+        TopicIncomplete: a ``TopicNotFound``, of which some partitions are there.
+    """
+    return _describe(store, check_name(topic), clock, folders=None)
+
+
+def _describe(store: Store, topic: str, clock: Clock, folders: Sequence[str] | None) -> Topic:
+    log = DeltaLog(store, topic, clock=clock)
+    try:
+        metadata = log.state.metadata
+    except (TopicNotFound, TopicDeleted):
+        if left := remains(store, topic, clock=clock, folders=folders):
+            raise TopicIncomplete(left.problem, left) from None
+        msg = (
+            f"There is no topic {topic!r} in {store.uri}. Create it with "
+            f"'brokerless topics create {topic} --schema \"...\"'; 'brokerless topics list' shows what is there."
+        )
+        raise TopicNotFound(msg) from None
+    partitions = _partitions(log)
+    logs, heads = [log], [log.state.version]
+    for number in range(1, partitions):
+        logs.append(DeltaLog(store, partition_table(topic, number), clock=clock))
+        try:
+            heads.append(logs[-1].state.version)
+        except TopicDeleted:
+            msg = f"Topic {topic!r} is half deleted. Finish it: brokerless topics delete {topic}."
+            raise TopicIncomplete(msg) from None
+        except TopicNotFound:
+            msg = (
+                f"Topic {topic!r} has {partitions} partitions, but partition {number} has no log: it is lost, or not "
+                f"yet restored. Restore it. Or give up the rest: brokerless topics delete {topic}."
+            )
+            raise TopicIncomplete(msg) from None
+    if partitions > 1:
+        # Partition 0 is deleted and created last: while it is the same, so are the others that we have read since.
+        # Who took some of them from the old topic and some from the new one would write into both.
+        try:
+            log.refresh()
+        except TopicChanged:
+            return _describe(store, topic, clock, folders)
+    return Topic(topic, Schema.from_delta(metadata.schema_string), partitions, log.uri, tuple(heads), tuple(logs))
+
+
+def list_topics(store: Store, *, clock: Clock = SYSTEM) -> list[Topic]:
+    """All topics below the root, by name, but for those that cannot be described; ``survey_topics`` has them, too."""
+    return [topic for topic in survey_topics(store, clock=clock) if isinstance(topic, Topic)]
+
+
+def survey_topics(store: Store, *, clock: Clock = SYSTEM) -> list[Topic | BrokenTopic]:
+    """All topics below the root, by name. One that is damaged, or a foreign table, does not hide the others.
+
+    Raises:
+        StoreUnavailable, BucketNotFound: the store did not answer.
+        AccessDenied: the topics could not be listed.
+    """
+    folders = store.folders()
+    found: list[Topic | BrokenTopic] = []
+    for name in sorted({split_table(folder)[0] for folder in folders if is_table(folder)}):
+        try:
+            topic = _describe(store, name, clock, folders)
+            damage = next((log.state.damage for log in topic.logs if log.state.damage is not None), None)
+            found.append(topic if damage is None else BrokenTopic(name, topic.uri, str(damage)))
+        except (StoreUnavailable, BucketNotFound):
+            raise
+        except TopicIncomplete as error:
+            found.append(BrokenTopic(name, f"{store.uri}/{name}", str(error)))
+        except TopicNotFound:
+            continue  # a folder that is no topic, or a deleted one
+        except BrokerlessError as error:
+            found.append(BrokenTopic(name, f"{store.uri}/{name}", str(error)))
+    return found
+
+
+def delete_topic(store: Store, topic: str, *, clock: Clock = SYSTEM) -> None:
+    """Ends the topic's logs with tombstones. Writers and readers that hold it stop by name.
+
+    Objects are removed later by maintenance. Partition 0 goes last, because it knows how many there are: after a crash
+    half-way the same call finishes it. It finishes what an interrupted creation left, too.
+
+    Raises:
+        TopicNotFound: there is none.
+    """
+    for log in reversed(live_logs(store, topic, clock=clock)):
+        try:
+            log.delete()
+        except (TopicDeleted, TopicNotFound):
+            continue  # another call was faster; the topic may even be another one by now
+
+
+def live_logs(store: Store, topic: str, *, clock: Clock = SYSTEM) -> list[DeltaLog]:
+    """The logs of the topic's partitions that are not deleted, also of one that is half deleted or half created.
+
+    Raises:
+        TopicNotFound: there is none.
+    """
+    logs = _live(store, [check_name(topic)], clock)
+    tables = {partition_table(topic, number): None for log in logs for number in range(1, _partitions(log))}
+    # Those above are left of an interrupted creation, and would be the beginning of a later topic.
+    tables |= dict.fromkeys(_partition_folders(store, topic, folders=None))
+    others = sorted(tables, key=split_table)
+    logs += [log for log in _live(store, others, clock) if PARTITIONS_KEY in log.state.metadata.configuration]
+    if not logs:
+        describe_topic(store, topic, clock=clock)  # says how to look for others
+        msg = f"Topic {topic!r} has just been created; try again."
+        raise TopicNotFound(msg)
+    return logs
+
+
+def remains(store: Store, topic: str, *, clock: Clock = SYSTEM, folders: Sequence[str] | None = None) -> Remains | None:
+    """What there is of a topic without partition 0; None if that is nothing.
+
+    Args:
+        store: where to look.
+        topic: its name.
+        clock: as everywhere.
+        folders: of the store, if they are known.
+    """
+    logs = [
+        log
+        for log in _live(store, _partition_folders(store, topic, folders), clock)
+        if PARTITIONS_KEY in log.state.metadata.configuration
+    ]
+    if not logs:
+        return None
+    used = [log for log in logs if log.state.version > log.state.metadata.first_version]
+    return Remains(
+        topic,
+        Schema.from_delta(logs[0].state.metadata.schema_string),
+        _partitions(logs[0]),
+        f"{store.uri}/{topic}",
+        tuple(split_table(log.table)[1] for log in logs),
+        tuple(split_table(log.table)[1] for log in used),
+    )
+
+
+def _partition_folders(store: Store, topic: str, folders: Sequence[str] | None) -> list[str]:
+    """The folders that may hold the topic's partitions from the second one on, in order."""
+    try:
+        names = store.folders() if folders is None else folders
+    except AccessDenied:
+        return []  # who may read one topic only need not be able to list them all
+    return sorted((name for name in names if split_table(name)[0] == topic != name), key=split_table)
+
+
+def _live(store: Store, tables: Iterable[str], clock: Clock) -> list[DeltaLog]:
+    logs: list[DeltaLog] = []
+    for table in tables:
+        log = DeltaLog(store, table, clock=clock)
+        try:
+            log.state  # noqa: B018  # reads it
+        except (TopicNotFound, TopicDeleted):
+            continue
+        logs.append(log)
+    return logs
+
+
+def _partitions(log: DeltaLog) -> int:
+    return int(log.state.metadata.configuration.get(PARTITIONS_KEY, "1"))
+
+
+def check_conditional_put(store: Store, *, within: str = "_brokerless", clock: Clock = SYSTEM) -> None:
+    """Asks the store to create an object that is there, and insists that it refuses.
+
+    The object stays for the next who asks. An answer that was lost says nothing, so then the store is asked again.
+
+    Args:
+        store: which one.
+        within: the folder for that object: whoever may write one topic only has to be able to ask.
+        clock: sleeping.
+
+    Raises:
+        ConditionalPutUnsupported: it did not refuse.
+        StoreUnavailable: it gave no answer that tells.
+    """
+    path = f"{within}/{PROBE}"
+    created = 0
+    for attempt in range(_PROBES):
+        answer = store.put_if_absent(path, b"probe")
+        created += answer == "created"
+        # Nobody removes it, so the second time it was there, whatever the first answer was.
+        if answer == "exists" and attempt:
+            return
+        if created > 1:
+            msg = (
+                f"The store at {store.uri} ignores 'If-None-Match: *': two writers could overwrite each other's "
+                "commits. Use AWS S3, MinIO, SeaweedFS, Google Cloud Storage or Azure Blob Storage."
+            )
+            raise ConditionalPutUnsupported(msg)
+        if answer == "unknown":
+            clock.backoff(attempt)
+    msg = (
+        f"{store.uri} did not say in {_PROBES} tries whether it honours 'If-None-Match: *', without which two writers "
+        "could overwrite each other's commits. Try again; AWS S3, MinIO and SeaweedFS do."
+    )
+    raise StoreUnavailable(msg)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
+from brokerless.schema import PRODUCED_AT
 from brokerless.spark import dead_letter
-from brokerless.topics import PRODUCED_AT
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import aws_cdk as cdk
 from aws_cdk import aws_iam as iam
 
-from brokerless.topics import dead_letters, partition_table
+from brokerless.schema import dead_letters, partition_table
 from infra.checks import acknowledge_resources
 from infra.storage import STATE, TOPICS
 

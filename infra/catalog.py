@@ -9,7 +9,7 @@ import aws_cdk as cdk
 from aws_cdk import aws_glue as glue
 from constructs import Construct
 
-from brokerless.topics import DEAD_LETTERS_SUFFIX, PRODUCED_AT, Column, Schema
+from brokerless.schema import DEAD_LETTERS_SUFFIX, PRODUCED_AT, Column, Schema
 from infra.config import catalog_name
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # Delta's names of types that Athena calls otherwise.
 _ATHENA: Final = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
 
-# What brokerless.admin.create_dead_letters adds to the inputs' columns.
+# What brokerless.topics.create_dead_letters adds to the inputs' columns.
 _REASONS: Final = (
     Column("_reason", "string"),
     Column("_topic", "string"),

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from brokerless.errors import ConfigError
-from brokerless.local.example import INPUT_SCHEMA, NEW_YORK, PARIS, UNIFIED, UNIFIED_SCHEMA, ZONES
+from brokerless.examples.timezone.messages import INPUT_SCHEMA, NEW_YORK, PARIS, UNIFIED, UNIFIED_SCHEMA, ZONES
 from brokerless.metrics import NAMESPACE
-from brokerless.topics import (
+from brokerless.schema import (
     MAX_PARTITIONS,
     Schema,
     check_name,

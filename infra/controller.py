@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from aws_cdk import aws_sqs as sqs
     from aws_cdk import custom_resources
 
-    from brokerless.aws.engines import EngineName
+    from brokerless.aws.controller.engines import EngineName
     from infra.functions import Platform
     from infra.managed import ManagedJob
     from infra.storage import Storage

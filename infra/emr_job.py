@@ -12,10 +12,10 @@ from aws_cdk import aws_emrserverless as emr
 from aws_cdk import aws_iam as iam
 from constructs import Construct
 
-from brokerless.aws.engines import EmrJob as EmrJobRun
-from brokerless.aws.engines import Place
-from brokerless.aws.pipeline_records import Desired
-from brokerless.cost import emr_serverless as emr_price
+from brokerless.aws.controller.engines import EmrJob as EmrJobRun
+from brokerless.aws.controller.engines import Place
+from brokerless.aws.controller.records import Desired
+from brokerless.cost.bill import emr_serverless as emr_price
 from brokerless.spark.session import JIT_OPTIONS
 from infra.access import allow_metrics, allow_scratch
 from infra.assets import Asset

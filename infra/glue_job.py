@@ -9,9 +9,9 @@ from aws_cdk import aws_glue as glue
 from aws_cdk import aws_iam as iam
 from constructs import Construct
 
-from brokerless.aws.engines import Place
-from brokerless.aws.pipeline_records import Desired
-from brokerless.cost import glue as glue_price
+from brokerless.aws.controller.engines import Place
+from brokerless.aws.controller.records import Desired
+from brokerless.cost.bill import glue as glue_price
 from infra.access import allow_metrics, allow_scratch
 from infra.assets import Asset
 from infra.checks import acknowledge, acknowledge_resources

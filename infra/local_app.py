@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from brokerless.errors import BrokerlessError
-from brokerless.local.example import NEW_YORK, PARIS
+from brokerless.examples.timezone.messages import NEW_YORK, PARIS
 from infra.app import add_stage
 from infra.assets import build_assets
 from infra.config import STAGES, Door, GeneratorConfig, Runtime, StageConfig

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from aws_cdk import CfnResource
     from aws_cdk import aws_iam as iam
 
-    from brokerless.aws.pipeline_records import Desired
+    from brokerless.aws.controller.records import Desired
 
 
 @dataclass(frozen=True, slots=True)

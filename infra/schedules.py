@@ -10,9 +10,9 @@ from aws_cdk import aws_events_targets as targets
 from constructs import Construct
 
 from brokerless.aws.environment import CanaryEnvironment, GeneratorEnvironment, MaintenanceEnvironment
-from brokerless.generator import STOP_BEFORE_S
-from brokerless.local.example import ZONES
-from brokerless.maintenance import GRACE_S, SWEEP_EVERY_S
+from brokerless.examples.timezone.generator import STOP_BEFORE_S
+from brokerless.examples.timezone.messages import ZONES
+from brokerless.maintenance.maintainer import GRACE_S, SWEEP_EVERY_S
 from infra.access import allow_appending, allow_maintaining, allow_reading, topic_tables
 from infra.functions import KitFunction
 from infra.storage import maintenance_role

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
 
-from brokerless.entries import ENGINE_KEY
+from brokerless.log.entries import ENGINE_KEY
 from brokerless.settings import Settings
 from glue_jobs.transforms import instant
 

@@ -15,12 +15,12 @@ from benchmarks import messages
 from benchmarks.peers.base import Peer, PeerError, Stats
 from benchmarks.peers.checks import TimestampCheck
 from benchmarks.spec import OUTPUT
-from brokerless.admin import create_topic
 from brokerless.consumer import Consumer
 from brokerless.local.jobs import start_job, stop_job
-from brokerless.producer import Producer
+from brokerless.producer.producer import Producer
+from brokerless.schema import Schema, partition_table
 from brokerless.store import open_store
-from brokerless.topics import Schema, partition_table
+from brokerless.topics import create_topic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -24,22 +24,22 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from brokerless.admin import describe_topic
 from brokerless.clock import SYSTEM, Clock
 from brokerless.consumer import POLL_S, Consumer
-from brokerless.cost import requests_usd
+from brokerless.cost.bill import requests_usd
 from brokerless.errors import ConfigError, TopicNotFound
-from brokerless.local.example import DATE_FORMAT
-from brokerless.producer import Producer
+from brokerless.examples.timezone.messages import DATE_FORMAT
+from brokerless.producer.producer import Producer
+from brokerless.schema import dead_letters
 from brokerless.settings import Settings
 from brokerless.store import open_store
-from brokerless.topics import dead_letters
+from brokerless.topics import describe_topic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from brokerless.schema import Schema
     from brokerless.store import Store
-    from brokerless.topics import Schema
 
 CANARY_PREFIX: Final = "canary:"
 """How the text of each canary message begins; a random id follows."""

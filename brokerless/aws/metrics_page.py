@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from brokerless.aws.cloudwatch import PERIOD_S
-from brokerless.cost import SECONDS_PER_MONTH
-from brokerless.local.example import NEW_YORK, PARIS
+from brokerless.cost.bill import SECONDS_PER_MONTH
+from brokerless.cost.prices import published
+from brokerless.examples.timezone.messages import NEW_YORK, PARIS
 from brokerless.metrics import METRICS, billed
-from brokerless.prices import published
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

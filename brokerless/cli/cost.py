@@ -11,14 +11,14 @@ import typer
 from brokerless.cli.app import JsonOption, ProfileOption, RootOption, common, examples, help_of
 from brokerless.cli.output import print_json, print_table
 from brokerless.clock import duration_s
-from brokerless.cost import StorageClass  # noqa: TC001  # likewise
-from brokerless.workload import BATCHES_PER_S, EXECUTOR_MESSAGES_PER_S, Door, Engine, Workload
+from brokerless.cost.bill import StorageClass  # noqa: TC001  # likewise
+from brokerless.cost.workload import BATCHES_PER_S, EXECUTOR_MESSAGES_PER_S, Door, Engine, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from brokerless.estimate import Estimate
-    from brokerless.prices import Claim, Prices
+    from brokerless.cost.estimate import Estimate
+    from brokerless.cost.prices import Claim, Prices
 
 _DEFAULT: Final = Workload()
 _MESSAGES: Final = "Messages"
@@ -209,8 +209,8 @@ def cost(
     nothing of AWS. docs/cost.md has the model, and says where the others are cheaper.
     """
     as_json = common(ctx, profile, root, as_json).as_json
-    from brokerless.estimate import claims, estimates
-    from brokerless.prices import load, published
+    from brokerless.cost.estimate import claims, estimates
+    from brokerless.cost.prices import load, published
 
     prices = load(price_file) if price_file else published()
     if show_prices:
@@ -267,7 +267,7 @@ def _show(
         [(e.name, _usd(e.bill.usd_per_month), _per_million(e.usd_per_million(workload))) for e in ranked],
         title="The cheapest first",
     )
-    from brokerless.estimate import NOBODYS
+    from brokerless.cost.estimate import NOBODYS
 
     print("Not in them:")
     for estimate in ranked:
@@ -289,7 +289,7 @@ def _show_prices(prices: Prices, *, as_json: bool) -> None:
 
 
 def _document(workload: Workload, prices: Prices, found: Sequence[Estimate], said: Sequence[Claim]) -> dict[str, Any]:
-    from brokerless.estimate import NOBODYS
+    from brokerless.cost.estimate import NOBODYS
 
     return {
         "prices": {"as_of": prices.as_of.isoformat(), "region": prices.region},

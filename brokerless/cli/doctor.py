@@ -237,8 +237,8 @@ def _settings(settings: Settings, dotenv: Path = Path(".env")) -> Check:
 
 
 def _store(settings: Settings) -> Iterator[Check]:
-    from brokerless.admin import check_conditional_put
     from brokerless.store import open_store
+    from brokerless.topics import check_conditional_put
 
     on_s3 = settings.root.startswith("s3://")
     endpoint = settings.endpoint or (f"https://s3.{settings.region}.amazonaws.com" if on_s3 else None)
@@ -343,8 +343,8 @@ def _access(settings: Settings, store: Store, probe: Callable[[Store], None]) ->
 
 def _logs(store: Store, folders: Sequence[str]) -> Check:
     """Whether entries are missing: each log behind its last checkpoint, several at a time."""
-    from brokerless.log import read_pool
-    from brokerless.topics import is_table, split_table
+    from brokerless.log.log import read_pool
+    from brokerless.schema import is_table, split_table
     from brokerless.verify.holes import find_hole
 
     def look(table: str) -> tuple[str | None, str | None]:

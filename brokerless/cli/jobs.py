@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from rich.status import Status
 
-    from brokerless.local.demo import Place, Report
-    from brokerless.maintenance import Report as MaintenanceReport
+    from brokerless.examples.timezone.demo import Place, Report
+    from brokerless.maintenance.maintainer import Report as MaintenanceReport
 
 Engine = Literal["auto", "realtime", "micro-batch", "delta"]
 
@@ -126,9 +126,9 @@ def run(
     """
     options = common(ctx, profile, root, as_json)
     settings = options.settings()
-    from brokerless.admin import create_topic, describe_topic
-    from brokerless.local.example import NEW_YORK, PARIS, UNIFIED, unified_schema
+    from brokerless.examples.timezone.messages import NEW_YORK, PARIS, UNIFIED, unified_schema
     from brokerless.local.jobs import check_job, end_group, start_job
+    from brokerless.topics import create_topic, describe_topic
 
     store = connect(settings, create=True)
     for topic in (NEW_YORK, PARIS):
@@ -217,7 +217,7 @@ def demo(
 
         msg = f"The demo runs on an S3 server; the root {shown_url(options.root)!r} must begin with s3://."
         raise ConfigError(msg)
-    from brokerless.local.demo import demo_place, run_demo
+    from brokerless.examples.timezone.demo import demo_place, run_demo
 
     begun = time.monotonic()
     with _terminate_as_exit(), _Steps() as steps:
@@ -368,11 +368,11 @@ def maintain(
     """
     options = common(ctx, profile, root, as_json)
     settings = options.settings()
-    from brokerless.maintenance import Maintainer
+    from brokerless.maintenance.maintainer import Maintainer
 
     store = connect(settings)
     if topic:
-        from brokerless.admin import describe_topic
+        from brokerless.topics import describe_topic
 
         for name in topic:
             describe_topic(store, name)
@@ -388,7 +388,7 @@ def maintain(
 
 def _show_round(reports: Sequence[MaintenanceReport], *, all_topics: bool, as_json: bool) -> bool:
     """Shows what was done; returns whether something could not be."""
-    from brokerless.maintenance import NO_TABLE, NOT_OURS
+    from brokerless.maintenance.maintainer import NO_TABLE, NOT_OURS
 
     # Below a root there may be folders that are nobody's table, or somebody else's; only who names one wants to hear of
     # it.

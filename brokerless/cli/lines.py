@@ -15,15 +15,15 @@ from typing import IO, TYPE_CHECKING, Any, Final, Self
 from arro3.core import Table
 from arro3.io import read_ipc_stream, write_ipc_stream
 
+from brokerless.columns.text import RowReader
 from brokerless.errors import ConfigError, MessageError, UsageError
-from brokerless.rows import RowReader
-from brokerless.topics import PRODUCED_AT
+from brokerless.schema import PRODUCED_AT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import TracebackType
 
-    from brokerless.topics import Schema
+    from brokerless.schema import Schema
 
 MAX_LINE_BYTES: Final = 8 * 2**20
 """Far above any message that belongs into a stream (1 MB passes), far below what one line may take of the memory."""

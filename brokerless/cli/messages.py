@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from brokerless.consumer import Batch
     from brokerless.offsets import Ack, Start
-    from brokerless.producer import Producer
+    from brokerless.producer.producer import Producer
 
 Format = Literal["table", "jsonl", "csv"]
 
@@ -96,7 +96,7 @@ def produce(
     options = common(ctx, profile, root, as_json)
     settings = options.settings()
     from brokerless.cli.lines import Spool
-    from brokerless.producer import Producer
+    from brokerless.producer.producer import Producer
 
     with contextlib.ExitStack() as stack:
         lines, source = _open(file, stack)
@@ -219,8 +219,8 @@ def tail(
     options = common(ctx, profile, root, as_json)
     begin = _start(start or ("beginning" if once else "latest"))
     settings = options.settings()
-    from brokerless.admin import describe_topic
     from brokerless.export import consumer_at, minibatches
+    from brokerless.topics import describe_topic
 
     store = connect(settings)
     chosen: Format = form or ("jsonl" if options.as_json or not sys.stdout.isatty() else "table")

@@ -10,11 +10,11 @@ import typer
 from brokerless.cli.app import JsonOption, ProfileOption, RootOption, common, connect, examples, help_of
 from brokerless.cli.output import print_json, print_table, printable, say
 from brokerless.errors import ConfigError
-from brokerless.topics import Schema, partition_table
+from brokerless.schema import Schema, partition_table
 
 if TYPE_CHECKING:
-    from brokerless.admin import BrokenTopic, Remains, Topic
     from brokerless.cli.app import Common
+    from brokerless.topics import BrokenTopic, Remains, Topic
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic's name.", show_default=False)]
 
@@ -74,7 +74,7 @@ def create(
     options = common(ctx, profile, root, as_json)
     columns = Schema.parse(schema)  # before anything is asked of the store
     settings = options.settings()
-    from brokerless.admin import create_topic
+    from brokerless.topics import create_topic
 
     store = connect(settings, create=True)
     topic = create_topic(store, name, columns, partitions=partitions, exist_ok=if_not_exists)
@@ -94,7 +94,7 @@ def list_(
     """
     options = common(ctx, profile, root, as_json)
     settings = options.settings()
-    from brokerless.admin import Topic, survey_topics
+    from brokerless.topics import Topic, survey_topics
 
     found = survey_topics(connect(settings))
     good = [topic for topic in found if isinstance(topic, Topic)]
@@ -121,9 +121,9 @@ def describe(
     """Show a topic: its columns, its partitions' tables, and which offsets they hold."""
     options = common(ctx, profile, root, as_json)
     settings = options.settings()
-    from brokerless.admin import TopicIncomplete, describe_topic
-    from brokerless.log import DeltaLog
+    from brokerless.log.log import DeltaLog
     from brokerless.offsets import Offset
+    from brokerless.topics import TopicIncomplete, describe_topic
 
     store = connect(settings)
     try:
@@ -170,7 +170,7 @@ def delete(
     """
     options = common(ctx, profile, root, as_json)
     settings = options.settings()
-    from brokerless.admin import delete_topic, live_logs
+    from brokerless.topics import delete_topic, live_logs
 
     store = connect(settings)
     live_logs(store, name)  # not described: what an interrupted call left has no description, and is deleted here
@@ -202,7 +202,7 @@ def _describe_remains(left: Remains, options: Common) -> None:
 
 def _listed(topic: Topic | BrokenTopic) -> dict[str, Any]:
     """With the same keys for all, so that a script that reads the good ones need not expect others."""
-    from brokerless.admin import Topic
+    from brokerless.topics import Topic
 
     if isinstance(topic, Topic):
         return {**_summary(topic), "problem": None}

@@ -12,7 +12,7 @@ import typer
 from brokerless.cli.app import JsonOption, ProfileOption, RootOption, common, connect, examples, help_of
 from brokerless.cli.output import Progress, print_json, printable, say
 from brokerless.errors import ConfigError
-from brokerless.topics import check_name
+from brokerless.schema import check_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -140,7 +140,7 @@ def _place(target: str, options: Common) -> tuple[Settings, str]:
 def _usd(requests: Mapping[str, int], settings: Settings) -> float | None:
     if not settings.root.startswith("s3://"):
         return None
-    from brokerless.cost import requests_usd
+    from brokerless.cost.bill import requests_usd
 
     return requests_usd(requests)
 

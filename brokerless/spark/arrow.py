@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from brokerless.metrics import LATENCY_BOUNDS_S, Histogram
-from brokerless.topics import PRODUCED_AT
+from brokerless.schema import PRODUCED_AT
 
 DEAD_LETTER: Final = "_dead_letter"
 """The struct column that marks a row as a dead letter: its fields are the dead-letter topic's columns."""

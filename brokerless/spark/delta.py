@@ -16,15 +16,15 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
-from brokerless.admin import describe_topic
-from brokerless.entries import ENGINE_KEY
 from brokerless.errors import ConfigError, TopicDeleted, TopicNotFound
-from brokerless.log import DeltaLog
+from brokerless.log.entries import ENGINE_KEY
+from brokerless.log.log import DeltaLog
+from brokerless.schema import PRODUCED_AT, dead_letters, partition_table
 from brokerless.spark.arrow import DEAD_LETTER
 from brokerless.spark.inputs import METADATA
 from brokerless.spark.session import spark_session
 from brokerless.store import open_store
-from brokerless.topics import PRODUCED_AT, dead_letters, partition_table
+from brokerless.topics import describe_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

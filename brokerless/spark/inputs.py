@@ -12,10 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
-from brokerless import records
-from brokerless.admin import describe_topic
+from brokerless.columns import records
 from brokerless.consumer import POLL_S, Tail, resolve_start
-from brokerless.entries import PARTITIONS_KEY
 from brokerless.errors import (
     AccessDenied,
     BrokerlessError,
@@ -30,10 +28,12 @@ from brokerless.errors import (
     TopicNotFound,
     TopicRewritten,
 )
-from brokerless.log import DeltaLog
+from brokerless.log.entries import PARTITIONS_KEY
+from brokerless.log.log import DeltaLog
 from brokerless.offsets import Offset, parse_start
+from brokerless.schema import PRODUCED_AT, Column, Schema, dead_letters, partition_table, split_table
 from brokerless.spark.progress import Begin, Position, TableIds, position_in, recorded_in
-from brokerless.topics import PRODUCED_AT, Column, Schema, dead_letters, partition_table, split_table
+from brokerless.topics import describe_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from arro3.core import Table
 
-    from brokerless.entries import Add, Entry
+    from brokerless.log.entries import Add, Entry
     from brokerless.spark.outputs import Output
     from brokerless.store import Store
 

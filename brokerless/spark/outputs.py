@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Final
 
 from arro3.core import Table
 
-from brokerless import records
-from brokerless.admin import describe_topic
 from brokerless.clock import SYSTEM, Clock
-from brokerless.entries import Add
+from brokerless.columns import records
 from brokerless.errors import BrokerlessError, CommitUnknown, ConfigError, PipelineError, PipelineFenced
-from brokerless.log import DeltaLog, TxnAdvanced, epoch_of
+from brokerless.log.commit import put_again
+from brokerless.log.entries import Add
+from brokerless.log.log import DeltaLog, TxnAdvanced, epoch_of
 from brokerless.spark.progress import (
     Begin,
     Position,
@@ -36,15 +36,15 @@ from brokerless.spark.progress import (
     progress_in,
     recorded_in,
 )
-from brokerless.upload import put_again
+from brokerless.topics import describe_topic
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
+    from brokerless.schema import Schema
     from brokerless.store import Store
-    from brokerless.topics import Schema
 
 COMMIT_WITHIN_MS: Final = 600_000
 """An object that waited longer (for the other tasks of a long batch, or on a suspended machine) is not committed:

@@ -11,16 +11,16 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from brokerless.admin import create_dead_letters, describe_topic
+from brokerless.columns.records import arrow_schema
 from brokerless.metrics import LATENCY_BOUNDS_S, Histogram
 from brokerless.offsets import parse_start
-from brokerless.records import arrow_schema
+from brokerless.schema import PRODUCED_AT
 from brokerless.settings import Settings
 from brokerless.spark.failures import lost_jvm_named, named_error
 from brokerless.spark.inputs import METADATA
 from brokerless.spark.worker import settings_option
 from brokerless.store import open_store
-from brokerless.topics import PRODUCED_AT
+from brokerless.topics import create_dead_letters, describe_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

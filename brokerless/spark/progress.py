@@ -19,12 +19,12 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from brokerless.errors import TopicChanged
-from brokerless.topics import split_table
+from brokerless.schema import split_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from brokerless.log import DeltaLog
+    from brokerless.log.log import DeltaLog
 
 Position = dict[str, int]
 """Input table -> last version read."""

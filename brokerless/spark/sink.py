@@ -33,11 +33,11 @@ from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from brokerless.admin import describe_topic
 from brokerless.clock import SYSTEM
-from brokerless.entries import Add
 from brokerless.errors import BrokerlessError, ConfigError, PipelineError, SchemaError
+from brokerless.log.entries import Add
 from brokerless.metrics import Histogram
+from brokerless.schema import PRODUCED_AT, dead_letters
 from brokerless.settings import Settings
 from brokerless.spark.failures import HOLD_S, named_error, unreadable_in
 from brokerless.spark.outputs import Objects, ObjectsTooOldError, Output, Outputs, Target
@@ -45,7 +45,7 @@ from brokerless.spark.progress import Position, SourceOffset, halves, pieces
 from brokerless.spark.session import scratch_root
 from brokerless.spark.worker import PART, cure_worker, settings_option, store_of
 from brokerless.store import open_store
-from brokerless.topics import PRODUCED_AT, dead_letters
+from brokerless.topics import describe_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from brokerless.schema import Schema
     from brokerless.store import Store
-    from brokerless.topics import Schema
 
 EXECUTOR_ROWS: Final = 500_000
 """Batches of more rows are written by the executors. On two cores that is where they become faster (docs/adr/0005);

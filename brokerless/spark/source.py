@@ -38,7 +38,8 @@ from brokerless.errors import (
     PipelineError,
     StoreError,
 )
-from brokerless.log import read_pool
+from brokerless.log.log import read_pool
+from brokerless.schema import Column
 from brokerless.spark.failures import HOLD_S, unreadable
 from brokerless.spark.inputs import (
     METADATA,
@@ -55,7 +56,6 @@ from brokerless.spark.inputs import (
 )
 from brokerless.spark.progress import Position, SourceOffset
 from brokerless.spark.worker import cure_worker, part_of_task, store_of
-from brokerless.topics import Column
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

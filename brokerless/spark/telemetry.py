@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from brokerless import metrics
 from brokerless.aws.cloudwatch import PERIOD_S, CloudWatchSink, JsonLinesSink, Publisher, cloudwatch_client
 from brokerless.clock import SYSTEM, Clock
-from brokerless.cost import requests_usd
+from brokerless.cost.bill import requests_usd
 from brokerless.metrics import Meter
 
 if TYPE_CHECKING:

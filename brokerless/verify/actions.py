@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from brokerless.entries import ACTIONS_KEY, metadata_of, protocol_of
-from brokerless.records import decode
+from brokerless.columns.records import decode
+from brokerless.log.entries import ACTIONS_KEY, metadata_of, protocol_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from brokerless.entries import Metadata, Protocol
+    from brokerless.log.entries import Metadata, Protocol
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 from arro3.core import DataType
 from arro3.io import read_parquet
 
+from brokerless.columns.footer import check_footer
+from brokerless.columns.records import arrow_type
 from brokerless.errors import SchemaError
-from brokerless.parquet import check_footer
-from brokerless.records import arrow_type
-from brokerless.topics import Column
+from brokerless.schema import Column
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from brokerless.entries import Metadata
+    from brokerless.log.entries import Metadata
 
     _Test = Callable[[DataType], bool]
 

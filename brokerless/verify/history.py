@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 
     from arro3.core import Table
 
+    from brokerless.columns.records import Messages
     from brokerless.consumer import Batch, Consumer
     from brokerless.offsets import Ack, Offset, Start
-    from brokerless.producer import Producer
-    from brokerless.records import Messages
+    from brokerless.producer.producer import Producer
 
 Op = Literal["send", "poll", "assign", "release", "commit"]
 Outcome = Literal["invoke", "ok", "fail", "unknown"]
@@ -406,7 +406,7 @@ class RecordingProducer:
         self.close()
 
     def _identify(self, messages: Messages) -> tuple[Table, list[Id]]:
-        from brokerless import records
+        from brokerless.columns import records
 
         producer = self.wrapped
         # Once and for all: the ids are then those of the very rows that are sent, and iterating them twice is safe.
@@ -552,7 +552,7 @@ class RecordingConsumer:
 
 def ids_of(table: Table, id_column: str | None) -> list[Id]:
     """What the rows are known by: the column's values (those that JSON has no type for as text), or hashes."""
-    from brokerless import records
+    from brokerless.columns import records
 
     if id_column is None:
         # By name: a reader may get the columns in another order than the writer gave them.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from brokerless.replay import checkpoint_hint, listed
+from brokerless.log.checkpoint import checkpoint_hint, listed
 
 if TYPE_CHECKING:
     from brokerless.store import Store

@@ -42,14 +42,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, cast
 
 from brokerless.clock import SYSTEM, Clock
-from brokerless.entries import ENGINE_KEY, PARTITIONS_KEY, Metadata, Protocol, check_supported, is_inside
+from brokerless.columns.footer import row_count
+from brokerless.columns.records import damage
 from brokerless.errors import AccessDenied, TopicNotFound, UnsupportedTable
-from brokerless.log import DEADLINE_S, read_pool
-from brokerless.parquet import row_count
-from brokerless.records import damage
-from brokerless.replay import TableState, checkpoint_hint, read_checkpoint
+from brokerless.log.checkpoint import TableState, checkpoint_hint, read_checkpoint
+from brokerless.log.entries import ENGINE_KEY, PARTITIONS_KEY, Metadata, Protocol, check_supported, is_inside
+from brokerless.log.log import DEADLINE_S, read_pool
+from brokerless.schema import partition_table, split_table
 from brokerless.store import ObjectInfo
-from brokerless.topics import partition_table, split_table
 from brokerless.verify.actions import Actions, DataFile, files_of
 from brokerless.verify.columns import columns_of, difference
 from brokerless.verify.report import TableFinding, TableReport
@@ -747,7 +747,7 @@ class _Fetched:
 
 
 def _steps(known: Mapping[str, int], txns: dict[str, int]) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...]]]:
-    """Each transaction's version before and now; the parts of one position (``brokerless.positions``) together."""
+    """Each transaction's version before and now; the parts of one position (``ingest.positions``) together."""
     parts: Counter[str] = Counter()
     for name in txns:
         if match := _POSITION.fullmatch(name):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from aws_lambda_powertools import Logger
 
 from brokerless.aws.environment import GeneratorEnvironment
-from brokerless.generator import generate
+from brokerless.examples.timezone.generator import generate
 from brokerless.metrics import Meter
 from brokerless.settings import Settings
 from brokerless.store import open_store

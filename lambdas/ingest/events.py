@@ -30,10 +30,10 @@ from aws_lambda_powertools.utilities.data_classes import (
     SQSEvent,
 )
 
+from brokerless.columns.text import DECODER
 from brokerless.errors import MessageError
-from brokerless.ingest import Incoming
-from brokerless.posts import Post
-from brokerless.rows import DECODER
+from brokerless.ingest.batches import Incoming
+from brokerless.ingest.http import Post
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

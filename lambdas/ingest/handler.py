@@ -1,7 +1,8 @@
 """Takes messages of SQS, SNS, EventBridge, Kinesis, Kafka and HTTP requests into topics.
 
-What each source may expect is said in ``brokerless.ingest`` and ``brokerless.posts``. Event source mappings must ask
-for partial batch responses (``ReportBatchItemFailures``), and that of Kinesis must keep a parallelization factor of 1.
+What each source may expect is said in ``brokerless.ingest.batches`` and ``brokerless.ingest.http``. Event source
+mappings must ask for partial batch responses (``ReportBatchItemFailures``), and that of Kinesis must keep a
+parallelization factor of 1.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 from aws_lambda_powertools import Logger
 
 from brokerless.aws.environment import IngestEnvironment
-from brokerless.ingest import TIMEOUT_S, Ingest, Routes
+from brokerless.ingest.batches import TIMEOUT_S, Ingest, Routes
+from brokerless.ingest.http import Post, Posts
 from brokerless.metrics import Meter
-from brokerless.posts import Post, Posts
-from brokerless.producers import Producers
+from brokerless.producer.pool import Producers
 from brokerless.settings import Settings
 from brokerless.store import open_store
 from lambdas.emf import emit

@@ -14,7 +14,7 @@ from aws_lambda_powertools.metrics import EphemeralMetrics
 
 from brokerless.aws.environment import MaintenanceEnvironment
 from brokerless.clock import SYSTEM
-from brokerless.maintenance import NOT_OURS, Maintainer
+from brokerless.maintenance.maintainer import NOT_OURS, Maintainer
 from brokerless.metrics import BYTES_REMOVED, MAINTENANCE_SKIPPED
 
 if TYPE_CHECKING:

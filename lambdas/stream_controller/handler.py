@@ -19,10 +19,10 @@ from aws_lambda_powertools import Logger
 from aws_lambda_powertools.metrics import EphemeralMetrics
 from botocore.config import Config
 
-from brokerless.aws.controller import Controller, Request, Status
-from brokerless.aws.engines import EmrServerlessEngine, GlueEngine, Place, client_config
+from brokerless.aws.controller.controller import Controller, Request, Status
+from brokerless.aws.controller.engines import EmrServerlessEngine, GlueEngine, Place, client_config
+from brokerless.aws.controller.records import Desired, S3Records
 from brokerless.aws.environment import ControllerEnvironment
-from brokerless.aws.pipeline_records import Desired, S3Records
 from brokerless.clock import SYSTEM
 from brokerless.errors import StoreError, UsageError
 from brokerless.metrics import GAVE_UP, PIPELINE_RUNNING, RESTARTS, RUN_FAILURES

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from aws_lambda_powertools import Logger
 
 from brokerless.aws.environment import TopicsEnvironment
-from brokerless.aws.topics import on_event
+from brokerless.aws.topics_resource import on_event
 from brokerless.settings import Settings
 from brokerless.store import open_store
 

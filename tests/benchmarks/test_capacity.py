@@ -10,7 +10,7 @@ import pytest
 from benchmarks import capacity
 from benchmarks.measure import Arrivals
 from benchmarks.session import load_all
-from brokerless import cost
+from brokerless.cost import bill as cost
 
 if TYPE_CHECKING:
     from pathlib import Path

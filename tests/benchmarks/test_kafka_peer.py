@@ -22,7 +22,7 @@ from benchmarks.peers.base import Site
 from benchmarks.peers.kafka import Kafka, KafkaReceiver, ids, values
 from benchmarks.peers.kafka_job import SEPARATOR, figures
 from benchmarks.spec import OUTPUT, ZONES, Spec
-from brokerless.log import DeltaLog
+from brokerless.log.log import DeltaLog
 from brokerless.store import open_store
 
 if TYPE_CHECKING:

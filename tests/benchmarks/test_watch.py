@@ -11,11 +11,11 @@ import psutil
 import pytest
 
 from benchmarks.watch import Watch, table_figures
-from brokerless.admin import create_topic
-from brokerless.producer import Producer
+from brokerless.producer.producer import Producer
+from brokerless.schema import Schema
 from brokerless.settings import Settings
 from brokerless.store import open_store
-from brokerless.topics import Schema
+from brokerless.topics import create_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -112,7 +112,7 @@ def test_attacks_that_fail_without_a_mutant_prove_nothing(
 
 def test_what_cannot_be_run_is_no_catch(whole: Copy) -> None:
     with pytest.raises(copies.NoAnswerError, match="pytest ended with"):
-        whole.attack(Named(("tests/unit/test_admin.py::test_that_is_not_there",)))
+        whole.attack(Named(("tests/unit/test_topics.py::test_that_is_not_there",)))
 
 
 def test_only_the_copy_is_attacked(whole: Copy, tmp_path: Path) -> None:

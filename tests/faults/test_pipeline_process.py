@@ -18,7 +18,7 @@ import pytest
 
 from brokerless.local.jobs import job_script
 from brokerless.local.server import start_embedded
-from brokerless.producer import Producer
+from brokerless.producer.producer import Producer
 from brokerless.settings import Settings
 from brokerless.store import create_bucket
 from tests.support.pipelines import BAD, GOOD, OUTPUT, create, delivered, rows_of

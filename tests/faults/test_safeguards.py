@@ -10,15 +10,15 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from brokerless.admin import create_topic, delete_topic, describe_topic
 from brokerless.consumer import Consumer
-from brokerless.entries import ENGINE_KEY, Add, build_entry
 from brokerless.errors import AccessDenied, TopicDeleted, TopicNotFound, UnsupportedTable
-from brokerless.log import FRESH_S, DeltaLog
-from brokerless.maintenance import LOG_RETENTION_S, Maintainer
-from brokerless.producer import Producer
+from brokerless.log.entries import ENGINE_KEY, Add, build_entry
+from brokerless.log.log import FRESH_S, DeltaLog
+from brokerless.maintenance.maintainer import LOG_RETENTION_S, Maintainer
+from brokerless.producer.producer import Producer
+from brokerless.schema import Schema
 from brokerless.spark import outputs
-from brokerless.topics import Schema
+from brokerless.topics import create_topic, delete_topic, describe_topic
 from tests.support.checkpoints import clean_up, write_checkpoint
 from tests.support.fakes import FakeClock, FakeStore, Put
 

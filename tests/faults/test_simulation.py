@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from brokerless.admin import create_topic, delete_topic
 from brokerless.consumer import Consumer
 from brokerless.errors import (
     BrokerlessError,
@@ -23,12 +22,13 @@ from brokerless.errors import (
     StoreUnavailable,
     TopicDeleted,
 )
-from brokerless.log import RECHECK_S, DeltaLog
-from brokerless.maintenance import GRACE_S, Maintainer
-from brokerless.producer import Producer
+from brokerless.log.commit import REMOVAL_VALID_S, REMOVALS, UPLOAD_VALID_S
+from brokerless.log.log import RECHECK_S, DeltaLog
+from brokerless.maintenance.maintainer import GRACE_S, Maintainer
+from brokerless.producer.producer import Producer
+from brokerless.schema import Schema
 from brokerless.spark import outputs
-from brokerless.topics import Schema
-from brokerless.upload import REMOVAL_VALID_S, REMOVALS, UPLOAD_VALID_S
+from brokerless.topics import create_topic, delete_topic
 from tests.sim import bucket, run
 from tests.sim.machine import simulated
 from tests.sim.run import run_seed

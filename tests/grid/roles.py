@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from brokerless.clock import SYSTEM
 from brokerless.consumer import Consumer
 from brokerless.errors import BrokerlessError, Fenced, OffsetOutOfRange
-from brokerless.log import DeltaLog
-from brokerless.maintenance import Maintainer
+from brokerless.log.log import DeltaLog
+from brokerless.maintenance.maintainer import Maintainer
 from brokerless.offsets import Offset
-from brokerless.producer import Producer
+from brokerless.producer.producer import Producer
 from brokerless.settings import Settings
 from brokerless.store import ObstoreStore, Outcome, open_store
 from brokerless.verify import History, RecordingConsumer, RecordingProducer

@@ -8,9 +8,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from brokerless.log import DeltaLog
+from brokerless.log.log import DeltaLog
+from brokerless.schema import partition_table
 from brokerless.store import open_store
-from brokerless.topics import partition_table
 from brokerless.verify import check, check_pipeline, log_order, read_history
 from brokerless.verify.table import verify_topic
 from tests.grid.cells import OUTPUTS, PIPELINES, TOPIC, settled

@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
-from brokerless.admin import create_topic
-from brokerless.local.example import INPUT_SCHEMA, UNIFIED_SCHEMA
+from brokerless.examples.timezone.messages import INPUT_SCHEMA, UNIFIED_SCHEMA
 from brokerless.local.server import LocalServer, start_embedded, start_minio
-from brokerless.producer import Producer
+from brokerless.producer.producer import Producer
+from brokerless.schema import Schema
 from brokerless.settings import Settings
 from brokerless.store import create_bucket, open_store
 from brokerless.testing import FaultProxy
-from brokerless.topics import Schema
+from brokerless.topics import create_topic
 from brokerless.verify import History, RecordingProducer
 from tests.grid.cells import OUTPUTS, PIPELINES, TOPIC
 from tests.grid.roles import BAD_EVERY, BREAK, TURN_S, rows_of

@@ -21,17 +21,17 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from brokerless.admin import describe_topic, list_topics
 from brokerless.aws.cloudwatch import CloudWatchSink
 from brokerless.clock import SYSTEM
 from brokerless.consumer import Consumer
 from brokerless.errors import AccessDenied, StoreError
-from brokerless.local.example import NEW_YORK, PARIS, UNIFIED
+from brokerless.examples.timezone.messages import NEW_YORK, PARIS, UNIFIED
 from brokerless.metrics import COMMIT_CONFLICTS, END_TO_END_LATENCY, LAG_MESSAGES, REJECTED_MESSAGES, Datum
-from brokerless.producer import Producer
+from brokerless.producer.producer import Producer
+from brokerless.schema import dead_letters
 from brokerless.settings import Settings
 from brokerless.store import open_store
-from brokerless.topics import dead_letters
+from brokerless.topics import describe_topic, list_topics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from brokerless.aws.engines import Place
-from brokerless.aws.pipeline_records import Desired
+from brokerless.aws.controller.engines import Place
+from brokerless.aws.controller.records import Desired
 from brokerless.spark import job
 from brokerless.spark.conf import SESSION_CONF, STREAM_CONF
 from infra.config import STAGES

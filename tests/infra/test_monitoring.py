@@ -415,7 +415,12 @@ class Emissions(ast.NodeVisitor):
 
 
 WHERE = {
-    "producers": ("brokerless/ingest.py", "brokerless/posts.py", "brokerless/generator.py", "brokerless/producer.py"),
+    "producers": (
+        "brokerless/ingest/batches.py",
+        "brokerless/ingest/http.py",
+        "brokerless/examples/timezone/generator.py",
+        "brokerless/producer/producer.py",
+    ),
     "pipeline": ("brokerless/spark/",),
     "controller": ("lambdas/stream_controller/",),
     "canary": ("lambdas/canary/",),

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from brokerless.admin import create_dead_letters
+from brokerless.schema import PRODUCED_AT, Schema
 from brokerless.settings import Settings
 from brokerless.store import open_store
-from brokerless.topics import PRODUCED_AT, Schema
+from brokerless.topics import create_dead_letters
 from infra.catalog import athena_type
 from infra.config import STAGES
 from tests.infra.templates import ACCOUNT, REGION, text, texts

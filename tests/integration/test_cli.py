@@ -16,10 +16,10 @@ import pytest
 from arro3.io import read_parquet
 
 from brokerless.consumer import Consumer
-from brokerless.local.example import zone_messages
+from brokerless.examples.timezone.messages import zone_messages
 from brokerless.local.server import find_minio
-from brokerless.log import DeltaLog
-from brokerless.producer import Producer
+from brokerless.log.log import DeltaLog
+from brokerless.producer.producer import Producer
 from brokerless.settings import Settings
 from tests.support.cli import Cli, assert_refused
 

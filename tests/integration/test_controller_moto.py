@@ -22,7 +22,7 @@ from moto.glue.models import glue_backends
 from moto.glue.responses import GlueResponse
 from moto.moto_api import state_manager
 
-from brokerless.aws.engines import (
+from brokerless.aws.controller.engines import (
     AnswerLost,
     EmrJob,
     EmrServerlessEngine,
@@ -33,8 +33,8 @@ from brokerless.aws.engines import (
     StartRefused,
     client_config,
 )
+from brokerless.aws.controller.records import Desired, Record, S3Records
 from brokerless.aws.environment import ControllerEnvironment
-from brokerless.aws.pipeline_records import Desired, Record, S3Records
 from brokerless.clock import SYSTEM
 from brokerless.errors import ConfigError, StoreError
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from brokerless import Consumer, Producer, Schema, Settings, create_topic, describe_topic, list_topics, open_store
-from brokerless.admin import create_dead_letters
 from brokerless.aws.environment import CanaryEnvironment, Environment, MaintenanceEnvironment, TopicsEnvironment
 from brokerless.errors import BrokerlessError, ConfigError, StoreUnavailable, TopicExists, TopicNotFound
-from brokerless.local.example import INPUT_SCHEMA, input_schema, unified_schema
-from brokerless.maintenance import ROUND_PATH, Maintainer
+from brokerless.examples.timezone.messages import INPUT_SCHEMA, input_schema, unified_schema
+from brokerless.maintenance.maintainer import ROUND_PATH, Maintainer
+from brokerless.topics import create_dead_letters
 from tests.support.fakes import FakeClock, FakeStore
 
 if TYPE_CHECKING:

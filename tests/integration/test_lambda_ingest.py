@@ -16,12 +16,12 @@ import pytest
 
 from brokerless import DeltaLog, Schema, create_topic, open_store
 from brokerless.aws.environment import GeneratorEnvironment, IngestEnvironment
+from brokerless.columns.records import decode
 from brokerless.errors import BrokerlessError, ConfigError, MessageError, TopicNotFound
-from brokerless.ingest import Incoming, Ingest, Routes
-from brokerless.local.example import NEW_YORK, PARIS, input_schema
+from brokerless.examples.timezone.messages import NEW_YORK, PARIS, input_schema
+from brokerless.ingest.batches import Incoming, Ingest, Routes
 from brokerless.metrics import Meter
-from brokerless.producers import Producers
-from brokerless.records import decode
+from brokerless.producer.pool import Producers
 
 if TYPE_CHECKING:
     from brokerless import Settings

@@ -16,7 +16,6 @@ import pyarrow as pa
 import pytest
 
 from brokerless import Consumer, DeltaLog, Producer, Schema, Settings, create_topic, delete_topic, open_store
-from brokerless.entries import Add
 from brokerless.errors import (
     AccessDenied,
     BucketNotFound,
@@ -25,7 +24,8 @@ from brokerless.errors import (
     StoreUnavailable,
     TopicDeleted,
 )
-from brokerless.maintenance import Maintainer
+from brokerless.log.entries import Add
+from brokerless.maintenance.maintainer import Maintainer
 from brokerless.offsets import Offset
 from brokerless.testing import (
     Conflict,

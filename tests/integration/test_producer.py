@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from brokerless import Consumer, DeltaLog, Schema, create_topic, open_store
-from brokerless.maintenance import Maintainer
+from brokerless.maintenance.maintainer import Maintainer
 from tests.support.crashing import FATAL, LAST, POINTS
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def read(settings: Settings) -> list[int]:
 
 
 UNCLOSED = """
-from brokerless.producer import Producer
+from brokerless.producer.producer import Producer
 Producer("t", linger_s=60).enqueue([{"n": 1}, {"n": 2}])
 """
 
@@ -61,7 +61,9 @@ def test_what_an_unclosed_producer_had_taken_is_committed_at_exit_or_named(
     settings = replace(embedded_settings, root=f"{embedded_settings.root}/{uuid.uuid4().hex}")
     create_topic(open_store(settings), "t", Schema.parse("n long"))
     cut = (
-        "" if store_is_up else "import brokerless.upload\nbrokerless.upload.commit_table.__globals__['records'] = None"
+        ""
+        if store_is_up
+        else "import brokerless.log.commit\nbrokerless.log.commit.commit_table.__globals__['records'] = None"
     )
     done = subprocess.run(
         [sys.executable, "-c", UNCLOSED + cut],

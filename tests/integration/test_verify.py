@@ -18,10 +18,10 @@ from deltalake import DeltaTable, write_deltalake
 from brokerless import Consumer, DeltaLog, Offset, Producer, Schema, create_topic, delete_topic
 from brokerless.cli.verify import _Watch
 from brokerless.clock import SYSTEM
-from brokerless.entries import ENGINE_KEY, PARTITIONS_KEY, Add, Metadata, Protocol, build_entry
-from brokerless.maintenance import Maintainer, storage_options
-from brokerless.parquet import row_count
-from brokerless.positions import PositionedRow, write_once
+from brokerless.columns.footer import row_count
+from brokerless.ingest.positions import PositionedRow, write_once
+from brokerless.log.entries import ENGINE_KEY, PARTITIONS_KEY, Add, Metadata, Protocol, build_entry
+from brokerless.maintenance.maintainer import Maintainer, storage_options
 from brokerless.verify import History, RecordingConsumer, RecordingProducer, checker, table
 from brokerless.verify.report import Kind
 from brokerless.verify.table import SAMPLE_FILES, TableReport, verify_table, verify_topic

@@ -16,7 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 from brokerless import Consumer, DeltaLog, Producer, Schema, create_topic, delete_topic, open_store
 from brokerless.errors import TopicDeleted
 from brokerless.export import export_topic
-from brokerless.maintenance import Maintainer, storage_options
+from brokerless.maintenance.maintainer import Maintainer, storage_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable

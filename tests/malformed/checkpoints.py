@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from brokerless.admin import describe_topic
 from brokerless.consumer import Consumer
-from brokerless.log import DeltaLog
+from brokerless.log.log import DeltaLog
+from brokerless.topics import describe_topic
 from brokerless.verify.table import verify_topic
 from tests.malformed import nasty
 from tests.malformed.kinds import GIB, Kind, World, drained, once_each, producer_on, store_with

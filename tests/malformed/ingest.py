@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
-from brokerless.admin import create_topic
 from brokerless.aws.environment import IngestEnvironment
 from brokerless.consumer import Consumer
 from brokerless.errors import BrokerlessError, TopicNotFound
-from brokerless.topics import Schema
+from brokerless.schema import Schema
+from brokerless.topics import create_topic
 from tests.malformed import nasty
 from tests.malformed.json_lines import _damaged, _jsonable, _raw, _values, _whole
 from tests.malformed.kinds import Kind, World, drained, once_each

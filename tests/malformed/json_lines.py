@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer.testing
 
-from brokerless.admin import create_topic
 from brokerless.local.server import start_embedded
-from brokerless.producer import Producer
-from brokerless.topics import Schema
+from brokerless.producer.producer import Producer
+from brokerless.schema import Schema
+from brokerless.topics import create_topic
 from tests.malformed import nasty
 from tests.malformed.kinds import Kind, World, once_each
 from tests.support.cli import Cli, cli_on

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from brokerless.admin import create_topic
+from brokerless.columns.records import rows_as_json, values_of
 from brokerless.errors import BrokerlessError
-from brokerless.producer import Producer
-from brokerless.records import rows_as_json, values_of
-from brokerless.topics import Schema
+from brokerless.producer.producer import Producer
+from brokerless.schema import Schema
+from brokerless.topics import create_topic
 from tests.support.fakes import FakeClock, FakeStore
 
 if TYPE_CHECKING:

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from brokerless.admin import describe_topic, list_topics
 from brokerless.consumer import Consumer
-from brokerless.log import DeltaLog
+from brokerless.log.log import DeltaLog
 from brokerless.offsets import Offset
+from brokerless.topics import describe_topic, list_topics
 from brokerless.verify.table import verify_topic
 from tests.malformed import nasty
 from tests.malformed.kinds import Kind, World, drained, once_each, producer_on, store_with
 
 if TYPE_CHECKING:
-    from brokerless.producer import Producer
+    from brokerless.producer.producer import Producer
     from tests.support.fakes import FakeStore
 
 VICTIM: Final = 2

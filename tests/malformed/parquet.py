@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from brokerless.columns.records import values_of
 from brokerless.consumer import Consumer
-from brokerless.log import DeltaLog
+from brokerless.log.log import DeltaLog
 from brokerless.offsets import Offset
-from brokerless.records import values_of
 from brokerless.verify.table import verify_topic
 from tests.malformed import nasty
 from tests.malformed.kinds import GIB, Kind, World, drained, once_each, producer_on, store_with

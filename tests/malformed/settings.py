@@ -15,15 +15,15 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from brokerless.admin import create_topic, describe_topic, list_topics
 from brokerless.aws import environment
 from brokerless.consumer import Consumer
-from brokerless.ingest import Routes
+from brokerless.ingest.batches import Routes
 from brokerless.offsets import Offset, parse_start
-from brokerless.producer import Producer
+from brokerless.producer.producer import Producer
+from brokerless.schema import Schema, check_name
 from brokerless.settings import Settings
 from brokerless.store import open_store
-from brokerless.topics import Schema, check_name
+from brokerless.topics import create_topic, describe_topic, list_topics
 from tests.malformed import nasty
 from tests.malformed.json_lines import build_the_command_once, unclear
 from tests.malformed.kinds import Kind, World, drained, once_each, producer_on, store_with

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from brokerless.local.server import start_embedded
-from brokerless.producer import Producer
+from brokerless.producer.producer import Producer
 from brokerless.settings import Settings
 from brokerless.store import create_bucket
 from tests.malformed import nasty

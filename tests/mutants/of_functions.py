@@ -6,15 +6,15 @@ from typing import Final
 
 from tests.mutants.mutant import Mutant, Sim, by_tests
 
-_POSITIONS: Final = "brokerless/positions.py"
-_INGEST: Final = "brokerless/ingest.py"
-_POSTS: Final = "brokerless/posts.py"
+_POSITIONS: Final = "brokerless/ingest/positions.py"
+_INGEST: Final = "brokerless/ingest/batches.py"
+_POSTS: Final = "brokerless/ingest/http.py"
 _EVENTS: Final = "lambdas/ingest/events.py"
 _HANDLER: Final = "lambdas/ingest/handler.py"
-_CONTROLLER: Final = "brokerless/aws/controller.py"
-_DECISIONS: Final = "brokerless/aws/decisions.py"
-_RECORDS: Final = "brokerless/aws/pipeline_records.py"
-_TOPICS: Final = "brokerless/aws/topics.py"
+_CONTROLLER: Final = "brokerless/aws/controller/controller.py"
+_DECISIONS: Final = "brokerless/aws/controller/decisions.py"
+_RECORDS: Final = "brokerless/aws/controller/records.py"
+_TOPICS: Final = "brokerless/aws/topics_resource.py"
 
 _LETTERS: Final = (
     "        for (topic, ordered), rows in letters.items():\n"
@@ -44,7 +44,7 @@ _INGESTED: Final = (
         "            expect |= txns_of(source, known[source])\n",
         "",
         "Two functions that were given the same batch of a stream both write it, or stop each other for ever.",
-        by_tests("unit/test_positions", "test_of_two_functions_with_the_same_batch_one_writes_it"),
+        by_tests("unit/ingest/test_positions", "test_of_two_functions_with_the_same_batch_one_writes_it"),
     ),
     Mutant(
         "what is not beyond the known position is skipped",
@@ -60,7 +60,7 @@ _INGESTED: Final = (
         "    ordered = sorted(rows, key=lambda row: (row.source, row.position))",
         "    ordered = list(rows)",
         "A message behind a later one of its batch is taken for a repetition, and is lost.",
-        by_tests("unit/test_positions", "test_rows_of_a_source_are_written_in_its_order_and_a_position_once"),
+        by_tests("unit/ingest/test_positions", "test_rows_of_a_source_are_written_in_its_order_and_a_position_once"),
     ),
     Mutant(
         "ingest commits dead letters first",
@@ -68,7 +68,7 @@ _INGESTED: Final = (
         _LETTERS + _ROWS,
         _ROWS + _LETTERS,
         "A function that is killed in between loses the batch's dead letters of a queue.",
-        by_tests("unit/test_ingest", "test_dead_letters_are_committed_first"),
+        by_tests("unit/ingest/test_batches", "test_dead_letters_are_committed_first"),
     ),
     Mutant(
         "behind a failed message of an ordered source nothing is written",
@@ -76,7 +76,7 @@ _INGESTED: Final = (
         "        plan.stop_behind_failed(batch, pending)\n",
         "",
         "The failed message is taken for a repetition when it comes again, and is lost.",
-        by_tests("unit/test_ingest", "test_an_ordered_source_stops_at_the_first_failure"),
+        by_tests("unit/ingest/test_batches", "test_an_ordered_source_stops_at_the_first_failure"),
     ),
     Mutant(
         "what lies behind a failed message is delivered again, too",
@@ -84,7 +84,7 @@ _INGESTED: Final = (
         "        if number in failed or (message.position is not None and message.source in stopped):",
         "        if number in failed:",
         "The source goes on without messages that were never written.",
-        by_tests("unit/test_ingest", "test_an_ordered_source_stops_at_the_first_failure"),
+        by_tests("unit/ingest/test_batches", "test_an_ordered_source_stops_at_the_first_failure"),
     ),
     Mutant(
         "a source keeps to one partition",
@@ -92,7 +92,7 @@ _INGESTED: Final = (
         "        return partition_of(source, self._partitions)",
         "        return len(source) % self._partitions",
         "Its positions stand in another table than where they are looked for, and messages are there twice.",
-        by_tests("unit/test_ingest", "test_sources_keep_to_a_partition_each"),
+        by_tests("unit/ingest/test_batches", "test_sources_keep_to_a_partition_each"),
     ),
     Mutant(
         "what the store refuses now is delivered again",
@@ -101,7 +101,7 @@ _INGESTED: Final = (
         "                failed.update(rows)\n                if isinstance",
         "                taken.errors.append(error)\n                if isinstance",
         "While S3 is down for a minute, the queue's messages are deleted.",
-        by_tests("unit/test_ingest", "test_what_the_store_refuses_is_delivered_again"),
+        by_tests("unit/ingest/test_batches", "test_what_the_store_refuses_is_delivered_again"),
     ),
     Mutant(
         "before dead letters are written, the schema is looked at again",
@@ -109,7 +109,7 @@ _INGESTED: Final = (
         "            if plan.letters and self._unconfirmed(plan):",
         "            if False:",
         "Good messages of a new schema become dead letters by the old one.",
-        by_tests("unit/test_ingest", "test_a_column_that_is_new_makes_no_dead_letters"),
+        by_tests("unit/ingest/test_batches", "test_a_column_that_is_new_makes_no_dead_letters"),
     ),
     Mutant(
         "before a batch is skipped, the log is asked",
@@ -117,7 +117,7 @@ _INGESTED: Final = (
         "            log.confirm()\n",
         "",
         "What is replayed into a topic that was created anew is reported as skipped, and is nowhere.",
-        by_tests("unit/test_positions", "test_nothing_is_skipped_of_a_topic_that_is_gone"),
+        by_tests("unit/ingest/test_positions", "test_nothing_is_skipped_of_a_topic_that_is_gone"),
     ),
     Mutant(
         "a log that is opened late is of the topic that was opened",
@@ -126,7 +126,7 @@ _INGESTED: Final = (
         "",
         "A function that is warm over a change of partitions writes where nobody looks for its positions.",
         by_tests(
-            "unit/test_ingest",
+            "unit/ingest/test_batches",
             "test_a_topic_created_again_with_other_partitions_has_each_message_where_it_belongs",
         ),
     ),
@@ -136,7 +136,7 @@ _INGESTED: Final = (
         "                producer.confirm()  # the topic may have other columns by now\n",
         "                pass\n",
         "Each message with a column that is new gets a 400 for as long as the function is warm.",
-        by_tests("unit/test_posts", "test_a_column_that_is_new_is_known_to_the_next_request"),
+        by_tests("unit/ingest/test_http", "test_a_column_that_is_new_is_known_to_the_next_request"),
     ),
     Mutant(
         "producer ids from outside have a name space of their caller",
@@ -145,7 +145,7 @@ _INGESTED: Final = (
         "        namespace = None\n",
         "A client fences a producer of the library by its id, and what that sends next counts as there already.",
         by_tests(
-            "unit/test_posts",
+            "unit/ingest/test_http",
             "test_a_request_cannot_fence_a_producer_of_the_library",
             "test_callers_with_the_same_producer_id_do_not_hinder_each_other",
         ),
@@ -216,7 +216,7 @@ _INGESTED: Final = (
         "            return producer.send(table, sequence=sequence), producer.conflicts - before",
         "            return producer.send(table), producer.conflicts - before",
         "A client that repeats a request writes its messages twice.",
-        by_tests("unit/test_posts", "test_a_request_that_is_repeated_is_written_once"),
+        by_tests("unit/ingest/test_http", "test_a_request_that_is_repeated_is_written_once"),
     ),
     Mutant(
         "an unknown outcome is told to the client",
@@ -224,7 +224,7 @@ _INGESTED: Final = (
         "        return _Refused(503, reason, _RETRY_AFTER, unknown=True)",
         "        return _Refused(503, reason, _RETRY_AFTER, unknown=False)",
         "The client sends under a new sequence what may have been written, and it is there twice.",
-        by_tests("unit/test_posts", "test_an_unknown_outcome_is_said_and_the_repetition_settles_it"),
+        by_tests("unit/ingest/test_http", "test_an_unknown_outcome_is_said_and_the_repetition_settles_it"),
     ),
 )
 
@@ -259,7 +259,7 @@ _CONTROLLED: Final = (
         "        if record != before and not self._records.save(record, revision=stored.revision):\n",
         "        if record != before and not self._records.save(record, revision=stored.revision) and False:\n",
         "Of two calls at once both start a run, and two pipelines fence each other in turn.",
-        by_tests("unit/test_controller", "test_of_two_calls_at_once_one_starts_the_run"),
+        by_tests("unit/aws/test_controller", "test_of_two_calls_at_once_one_starts_the_run"),
     ),
     Mutant(
         "a start without answer is not asked for again at once",
@@ -267,7 +267,9 @@ _CONTROLLED: Final = (
         "    if now_us < pending.asked_us + _us(CALL_S):\n",
         "    if False:\n",
         "While one call still waits for its answer, the next one starts a second run.",
-        by_tests("unit/test_controller", "test_a_start_without_answer_is_not_asked_for_again_while_the_call_may_last"),
+        by_tests(
+            "unit/aws/test_controller", "test_a_start_without_answer_is_not_asked_for_again_while_the_call_may_last"
+        ),
     ),
     Mutant(
         "another start waits until an unanswered one cannot arrive",
@@ -275,7 +277,9 @@ _CONTROLLED: Final = (
         '    if in_doubt:\n        return Decision(record, "WAITING"',
         '    if False:\n        return Decision(record, "WAITING"',
         "After a deployment the old version's run appears beside the new one.",
-        by_tests("unit/test_controller", "test_a_deployment_over_a_start_without_answer_waits_until_it_cannot_arrive"),
+        by_tests(
+            "unit/aws/test_controller", "test_a_deployment_over_a_start_without_answer_waits_until_it_cannot_arrive"
+        ),
     ),
     Mutant(
         "a deletion waits until an unanswered start cannot arrive",
@@ -283,7 +287,7 @@ _CONTROLLED: Final = (
         '    if in_doubt:\n        return Decision(record, "STOPPING"',
         '    if False:\n        return Decision(record, "STOPPING"',
         "After a stack is gone a run appears that nobody stops or pays attention to.",
-        by_tests("unit/test_controller", "test_a_deletion_while_starting_waits_for_a_start_that_may_still_arrive"),
+        by_tests("unit/aws/test_controller", "test_a_deletion_while_starting_waits_for_a_start_that_may_still_arrive"),
     ),
     Mutant(
         "a run that lists do not show yet counts as alive",
@@ -291,7 +295,7 @@ _CONTROLLED: Final = (
         "    young = now_us < ref.since_us + _us(DOUBT_S)\n",
         "    young = False\n",
         "A second run is started while the first one comes up.",
-        by_tests("unit/test_controller", "test_a_run_that_lists_do_not_show_yet_is_not_started_twice"),
+        by_tests("unit/aws/test_controller", "test_a_run_that_lists_do_not_show_yet_is_not_started_twice"),
     ),
     Mutant(
         "of two runs the older one is stopped",
@@ -299,7 +303,7 @@ _CONTROLLED: Final = (
         "    if unwanted:\n",
         "    if False:\n",
         "Two runs of a pipeline compete for good, each paid for.",
-        by_tests("unit/test_controller", "test_of_two_runs_the_older_one_is_stopped"),
+        by_tests("unit/aws/test_controller", "test_of_two_runs_the_older_one_is_stopped"),
     ),
     Mutant(
         "the successor of an expired run is left to Glue",
@@ -307,7 +311,7 @@ _CONTROLLED: Final = (
         "    return replace(record, expired=newest.id, successor_until_us=now_us + _us(SUCCESSOR_S))",
         "    return replace(record, expired=newest.id)",
         "Once a week there are two runs.",
-        by_tests("unit/test_controller", "test_glues_weekly_restart_is_left_to_glue"),
+        by_tests("unit/aws/test_controller", "test_glues_weekly_restart_is_left_to_glue"),
     ),
     Mutant(
         "too many failures in an hour end the restarts",
@@ -316,7 +320,7 @@ _CONTROLLED: Final = (
         "    elif False:",
         "A pipeline that cannot run is started, and paid for, for ever.",
         by_tests(
-            "unit/test_controller", "test_the_controller_gives_up_after_too_many_failures_in_an_hour_and_stays_so"
+            "unit/aws/test_controller", "test_the_controller_gives_up_after_too_many_failures_in_an_hour_and_stays_so"
         ),
     ),
     Mutant(
@@ -326,7 +330,7 @@ _CONTROLLED: Final = (
         "            except ZeroDivisionError as error:\n",
         "One broken record leaves all other pipelines without their controller.",
         by_tests(
-            "unit/test_controller", "test_one_pipeline_that_cannot_be_reconciled_does_not_keep_the_others_from_it"
+            "unit/aws/test_controller", "test_one_pipeline_that_cannot_be_reconciled_does_not_keep_the_others_from_it"
         ),
     ),
     Mutant(
@@ -334,16 +338,16 @@ _CONTROLLED: Final = (
         _TOPICS,
         '    if kind == "Delete":\n        return answer, Outcome((), _names(event["ResourceProperties"]))\n',
         '    if kind == "Delete":\n'
-        "        from brokerless.admin import delete_topic\n\n"
+        "        from brokerless.topics import delete_topic\n\n"
         '        for name in _names(event["ResourceProperties"]):\n'
         "            delete_topic(store, name, clock=clock)\n"
         '        return answer, Outcome((), _names(event["ResourceProperties"]))\n',
         "A roll-back takes every message with it.",
-        by_tests("unit/test_topics_resource", "test_delete_deletes_nothing"),
+        by_tests("unit/aws/test_topics_resource", "test_delete_deletes_nothing"),
     ),
     Mutant(
         "the log is asked before a message becomes a dead letter",
-        "brokerless/ingest.py",
+        "brokerless/ingest/batches.py",
         "                    stream.confirm({partition for _, its, partition in plan.rows if its is stream})\n",
         "                    pass\n",
         "The same, for messages of a stream.",

@@ -6,7 +6,7 @@ from typing import Final
 
 from tests.mutants.mutant import Mutant, Sim, by_tests
 
-_FILE: Final = "brokerless/maintenance.py"
+_FILE: Final = "brokerless/maintenance/maintainer.py"
 
 MUTANTS: Final = (
     Mutant(
@@ -23,7 +23,7 @@ MUTANTS: Final = (
         "                live.update(add.path for add in entry.adds)\n",
         "",
         "An object that was committed while the sweep went on is removed.",
-        by_tests("unit/test_maintenance", "test_a_commit_just_before_the_deletion_saves_its_file"),
+        by_tests("unit/maintenance/test_maintainer", "test_a_commit_just_before_the_deletion_saves_its_file"),
     ),
     Mutant(
         "a removal is marked before the log is asked for the last time",
@@ -31,7 +31,7 @@ MUTANTS: Final = (
         '            self._store.put(mark, b"")\n',
         "",
         "A writer that slept for hours puts its object back, and then it is removed.",
-        by_tests("unit/test_maintenance", "test_a_commit_just_before_the_deletion_saves_its_file"),
+        by_tests("unit/maintenance/test_maintainer", "test_a_commit_just_before_the_deletion_saves_its_file"),
     ),
     Mutant(
         "the mark of a removal without an answer stays",
@@ -49,7 +49,9 @@ MUTANTS: Final = (
         "            return unreachable and removed_ms < min(",
         "            return True or removed_ms < min(",
         "A reader that is behind a compaction meets an entry whose object is gone.",
-        by_tests("unit/test_maintenance", "test_a_removed_file_stays_while_an_entry_that_adds_it_can_be_read"),
+        by_tests(
+            "unit/maintenance/test_maintainer", "test_a_removed_file_stays_while_an_entry_that_adds_it_can_be_read"
+        ),
     ),
     Mutant(
         "a file older than tombstones stays while an entry may name it",
@@ -58,7 +60,8 @@ MUTANTS: Final = (
         "        return True\n",
         "The same, where the checkpoint has dropped the tombstone.",
         by_tests(
-            "unit/test_maintenance", "test_an_unknown_file_older_than_tombstones_stays_while_an_entry_may_name_it"
+            "unit/maintenance/test_maintainer",
+            "test_an_unknown_file_older_than_tombstones_stays_while_an_entry_may_name_it",
         ),
     ),
     Mutant(
@@ -75,7 +78,9 @@ MUTANTS: Final = (
         "        while True:\n"
         "            expired = list(old)",
         "Readers that are a minute behind are thrown out.",
-        by_tests("unit/test_maintenance", "test_entries_go_when_they_are_old_and_below_a_settled_checkpoint"),
+        by_tests(
+            "unit/maintenance/test_maintainer", "test_entries_go_when_they_are_old_and_below_a_settled_checkpoint"
+        ),
     ),
     Mutant(
         "entries that the hint leads to stay",
@@ -94,7 +99,9 @@ MUTANTS: Final = (
         '            if ".checkpoint." in info.path and now_s - info.modified_s >= self._settle_s:',
         '            if ".checkpoint." in info.path:',
         "Whoever has just read the older hint does not find the entries that it leads to.",
-        by_tests("unit/test_maintenance", "test_entries_go_when_they_are_old_and_below_a_settled_checkpoint"),
+        by_tests(
+            "unit/maintenance/test_maintainer", "test_entries_go_when_they_are_old_and_below_a_settled_checkpoint"
+        ),
     ),
     Mutant(
         "entries go only below a settled checkpoint",
@@ -102,7 +109,9 @@ MUTANTS: Final = (
         "            base = max([settled, *(",
         "            base = max([hint, *(",
         "The same, and where a checkpoint was lost nobody can open the table any more.",
-        by_tests("unit/test_maintenance", "test_entries_go_when_they_are_old_and_below_a_settled_checkpoint"),
+        by_tests(
+            "unit/maintenance/test_maintainer", "test_entries_go_when_they_are_old_and_below_a_settled_checkpoint"
+        ),
     ),
     Mutant(
         "times that are not safe are refused",
@@ -110,7 +119,7 @@ MUTANTS: Final = (
         "        if not unsafe_no_minimum and (",
         "        if unsafe_no_minimum and (",
         "A typing error in a setting makes maintenance remove what producers are about to commit.",
-        by_tests("unit/test_maintenance", "test_times_that_are_not_safe_are_refused"),
+        by_tests("unit/maintenance/test_maintainer", "test_times_that_are_not_safe_are_refused"),
     ),
     Mutant(
         "a deleted topic's objects have a time of grace",
@@ -118,7 +127,10 @@ MUTANTS: Final = (
         "            return horizon.now_s - horizon.ended_s >= (",
         "            return True or (",
         "A reader that is in the middle of its last poll does not get its messages.",
-        by_tests("unit/test_maintenance", "test_files_of_a_deleted_topic_go_after_the_grace_time_and_its_log_stays"),
+        by_tests(
+            "unit/maintenance/test_maintainer",
+            "test_files_of_a_deleted_topic_go_after_the_grace_time_and_its_log_stays",
+        ),
     ),
     Mutant(
         "the listing of a log says where it ends",
@@ -126,7 +138,9 @@ MUTANTS: Final = (
         "            if gap is None and version != last + 1:\n                gap = last + 1\n",
         "",
         "One entry that is missing, and everything that was committed behind it is removed.",
-        by_tests("unit/test_maintenance", "test_of_a_log_with_a_hole_behind_its_checkpoint_nothing_is_cleaned_up"),
+        by_tests(
+            "unit/maintenance/test_maintainer", "test_of_a_log_with_a_hole_behind_its_checkpoint_nothing_is_cleaned_up"
+        ),
     ),
     Mutant(
         "the last look before a removal looks behind holes",
@@ -134,7 +148,7 @@ MUTANTS: Final = (
         "        if version < listed:\n            raise _incomplete(log, version + 1)\n",
         "",
         "The same, where the hole comes while a sweep goes on.",
-        by_tests("unit/test_maintenance", "test_a_hole_that_comes_while_the_sweep_goes_on_is_noticed"),
+        by_tests("unit/maintenance/test_maintainer", "test_a_hole_that_comes_while_the_sweep_goes_on_is_noticed"),
     ),
     Mutant(
         "the store's time decides",
@@ -142,7 +156,7 @@ MUTANTS: Final = (
         "                return _Time(info.modified_s, local_s - info.modified_s)\n",
         "                return _Time(local_s, 0.0)\n",
         "A maintainer whose clock is a day ahead removes what producers are about to commit.",
-        by_tests("unit/test_maintenance", "test_the_maintainers_clock_decides_nothing"),
+        by_tests("unit/maintenance/test_maintainer", "test_the_maintainers_clock_decides_nothing"),
     ),
     Mutant(
         "tables of others are left alone",
@@ -150,7 +164,7 @@ MUTANTS: Final = (
         "        if not (sparks or PARTITIONS_KEY in properties or self._topics is not None):\n",
         "        if False:\n",
         "Another team's table beside the topics loses its history to our retention.",
-        by_tests("unit/test_maintenance", "test_tables_of_others_are_left_alone_unless_they_are_named"),
+        by_tests("unit/maintenance/test_maintainer", "test_tables_of_others_are_left_alone_unless_they_are_named"),
     ),
     Mutant(
         "objects of other engines have their own time",
@@ -159,7 +173,8 @@ MUTANTS: Final = (
         "        if age_s <",
         "The objects of a Spark batch that has run for two hours are gone when it commits.",
         by_tests(
-            "unit/test_maintenance", "test_what_another_engine_uploads_to_a_topic_stays_until_no_entry_can_name_it"
+            "unit/maintenance/test_maintainer",
+            "test_what_another_engine_uploads_to_a_topic_stays_until_no_entry_can_name_it",
         ),
     ),
 )

@@ -29,7 +29,7 @@ MUTANTS: Final = (
         "    if rows.nbytes <= OBJECT_BYTES or rows.num_rows == 1:\n",
         "    if rows.num_rows:\n",
         "The output is committed, and nobody can read it.",
-        by_tests("unit/test_outputs", "test_many_rows_become_several_objects_in_their_order"),
+        by_tests("unit/spark/test_outputs", "test_many_rows_become_several_objects_in_their_order"),
     ),
     Mutant(
         "progress is in the commit of the rows",
@@ -192,7 +192,8 @@ MUTANTS: Final = (
         "            if letters is not None:\n",
         "After a crash between the two commits the dead letters are there twice.",
         by_tests(
-            "unit/test_realtime_packer", "test_dead_letters_are_not_repeated_after_a_crash_between_the_two_commits"
+            "unit/spark/test_realtime_packer",
+            "test_dead_letters_are_not_repeated_after_a_crash_between_the_two_commits",
         ),
     ),
     Mutant(
@@ -202,7 +203,7 @@ MUTANTS: Final = (
         "                return None\n",
         "After a crash between the two commits a real-time pipeline cannot start any more, or leaves dead letters out.",
         by_tests(
-            "unit/test_realtime_feed",
+            "unit/spark/test_realtime_feed",
             "test_nothing_behind_the_dead_letters_is_read_before_the_output_has_come_as_far",
         ),
     ),
@@ -212,7 +213,7 @@ MUTANTS: Final = (
         "                        if item != slip.number:\n",
         "                        if False:\n",
         "A task that lost a slip is taken for one that had nothing to give back: its messages are left out.",
-        by_tests("unit/test_realtime_packer", "test_a_mark_of_another_slip_ends_the_run"),
+        by_tests("unit/spark/test_realtime_packer", "test_a_mark_of_another_slip_ends_the_run"),
     ),
     Mutant(
         "bytes in flight are bounded",
@@ -220,7 +221,7 @@ MUTANTS: Final = (
         "                while self._packer.size > IN_FLIGHT_BYTES and not self._closing:\n",
         "                while False:\n",
         "A slow store fills the memory.",
-        by_tests("unit/test_realtime_bridge", "test_a_slow_store_stops_the_feed"),
+        by_tests("unit/spark/test_realtime_bridge", "test_a_slow_store_stops_the_feed"),
     ),
     Mutant(
         "messages of which little is made give their bytes back",
@@ -229,7 +230,7 @@ MUTANTS: Final = (
         "            if nbytes < PACK_BYTES:\n",
         "A filter over a large commit stops for ever.",
         by_tests(
-            "unit/test_realtime_packer",
+            "unit/spark/test_realtime_packer",
             "test_messages_of_which_little_is_made_give_their_bytes_back_before_their_commit_is_complete",
         ),
     ),
@@ -240,7 +241,7 @@ MUTANTS: Final = (
         "        for each in (fetch,):\n",
         "An object that cannot be read holds back all partitions, if it is not the first of its commit.",
         by_tests(
-            "unit/test_realtime_bridge",
+            "unit/spark/test_realtime_bridge",
             "test_the_second_object_of_a_commit_that_cannot_be_read_holds_back_only_its_partition",
         ),
     ),
@@ -251,7 +252,7 @@ MUTANTS: Final = (
         "",
         "A partition stands still, and nobody is told.",
         by_tests(
-            "unit/test_realtime_feed",
+            "unit/spark/test_realtime_feed",
             "test_what_cannot_be_read_is_raised_in_the_end_although_others_never_pause",
         ),
     ),
@@ -262,7 +263,7 @@ MUTANTS: Final = (
         "",
         "A pipeline beside a damaged object does not get on, however often it is started.",
         by_tests(
-            "unit/test_realtime_bridge",
+            "unit/spark/test_realtime_bridge",
             "test_what_is_on_its_way_is_committed_before_an_object_that_cannot_be_read_ends_the_run",
         ),
     ),

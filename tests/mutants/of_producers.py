@@ -6,11 +6,11 @@ from typing import Final
 
 from tests.mutants.mutant import Mutant, Sim, by_tests
 
-_PRODUCER: Final = "brokerless/producer.py"
-_UPLOAD: Final = "brokerless/upload.py"
-_BUFFER: Final = "brokerless/buffer.py"
-_RECORDS: Final = "brokerless/records.py"
-_ADMIN: Final = "brokerless/admin.py"
+_PRODUCER: Final = "brokerless/producer/producer.py"
+_UPLOAD: Final = "brokerless/log/commit.py"
+_BUFFER: Final = "brokerless/producer/buffer.py"
+_RECORDS: Final = "brokerless/columns/records.py"
+_ADMIN: Final = "brokerless/topics.py"
 
 MUTANTS: Final = (
     Mutant(
@@ -86,7 +86,7 @@ MUTANTS: Final = (
         "                self._check_sent(sequence)\n",
         "",
         "Messages that were never written are acknowledged.",
-        by_tests("unit/test_producer", "test_a_sequence_that_was_passed_over_is_not_taken_for_a_duplicate"),
+        by_tests("unit/producer/test_producer", "test_a_sequence_that_was_passed_over_is_not_taken_for_a_duplicate"),
     ),
     Mutant(
         "an interrupted call ends when all its shares have ended",
@@ -97,7 +97,7 @@ MUTANTS: Final = (
         "            outcomes = {p: futures[p]",
         "            finally:\n                pass\n            outcomes = {p: futures[p]",
         "A later call is committed before it.",
-        by_tests("unit/test_producer", "test_a_later_call_waits_for_what_an_interrupted_one_left_on_its_way"),
+        by_tests("unit/producer/test_producer", "test_a_later_call_waits_for_what_an_interrupted_one_left_on_its_way"),
     ),
     Mutant(
         "a topic is opened as a whole",
@@ -105,7 +105,7 @@ MUTANTS: Final = (
         "            log.refresh()\n",
         "            pass\n",
         "A producer takes one partition from a deleted topic and the other from its successor: false duplicates.",
-        by_tests("unit/test_admin", "test_no_topic_is_opened_half_as_it_was_and_half_as_it_was_created_again"),
+        by_tests("unit/test_topics", "test_no_topic_is_opened_half_as_it_was_and_half_as_it_was_created_again"),
     ),
     Mutant(
         "an exact repetition goes to the partition of the first time",
@@ -129,7 +129,7 @@ MUTANTS: Final = (
         "        if producer_id is not None and _PROGRESS.fullmatch(producer_id):",
         "        if False:",
         "Its sequences move a pipeline past messages that it never read.",
-        by_tests("unit/test_outputs", "test_no_producer_moves_the_progress_of_a_pipeline"),
+        by_tests("unit/spark/test_outputs", "test_no_producer_moves_the_progress_of_a_pipeline"),
     ),
     Mutant(
         "a producer that a fork copied refuses",
@@ -200,7 +200,7 @@ MUTANTS: Final = (
         "        elif final is not None and not self.acks and not unknown:",
         "        elif final is not None and not self.acks:",
         "Messages that may still appear are reported as never written, are sent again and are there twice.",
-        by_tests("unit/test_producer", "test_an_unknown_outcome_is_not_hidden_by_another_partitions_refusal"),
+        by_tests("unit/producer/test_producer", "test_an_unknown_outcome_is_not_hidden_by_another_partitions_refusal"),
     ),
     Mutant(
         "objects carry the checksum of their bytes",
@@ -208,7 +208,7 @@ MUTANTS: Final = (
         "            if problem is None:",
         "            if True:",
         "A bit that flips on the way makes another number of a number, and nobody notices.",
-        by_tests("unit/test_damage", "test_a_flipped_bit_is_noticed_and_the_object_asked_for_again"),
+        by_tests("unit/log/test_damage", "test_a_flipped_bit_is_noticed_and_the_object_asked_for_again"),
     ),
     Mutant(
         "damaged bytes are asked for again",
@@ -216,7 +216,7 @@ MUTANTS: Final = (
         "    for _ in range(2):\n        try:\n            data = store.get(path)",
         "    for _ in range(1):\n        try:\n            data = store.get(path)",
         "One flipped bit on the wire stops a pipeline.",
-        by_tests("unit/test_damage", "test_a_flipped_bit_is_noticed_and_the_object_asked_for_again"),
+        by_tests("unit/log/test_damage", "test_a_flipped_bit_is_noticed_and_the_object_asked_for_again"),
     ),
     Mutant(
         "a store without conditional PUT is refused",
@@ -224,7 +224,7 @@ MUTANTS: Final = (
         "        if created > 1:\n",
         "        if False:\n",
         "Two writers overwrite each other's commits, and acknowledged messages are gone.",
-        by_tests("unit/test_admin", "test_a_store_that_lets_commits_overwrite_each_other_is_refused"),
+        by_tests("unit/test_topics", "test_a_store_that_lets_commits_overwrite_each_other_is_refused"),
     ),
     Mutant(
         "a topic that is half deleted is not created",
@@ -232,7 +232,9 @@ MUTANTS: Final = (
         "        if error.left is None or error.left.used:\n            raise TopicExists(str(error)) from None\n",
         "",
         "Messages of a deleted topic come back in the new one.",
-        by_tests("unit/test_admin", "test_a_deletion_that_crashed_is_finished_and_nothing_of_the_old_topic_comes_back"),
+        by_tests(
+            "unit/test_topics", "test_a_deletion_that_crashed_is_finished_and_nothing_of_the_old_topic_comes_back"
+        ),
     ),
     Mutant(
         "partition 0 is created last",

@@ -7,8 +7,8 @@ from typing import Final
 from tests.mutants.mutant import Mutant, Sim, by_tests
 
 _CONSUMER: Final = "brokerless/consumer.py"
-_ENTRIES: Final = "brokerless/entries.py"
-_RECORDS: Final = "brokerless/records.py"
+_ENTRIES: Final = "brokerless/log/entries.py"
+_RECORDS: Final = "brokerless/columns/records.py"
 
 MUTANTS: Final = (
     Mutant(
@@ -113,7 +113,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "a reader that waits makes sure that its table is there",
-        "brokerless/log.py",
+        "brokerless/log/log.py",
         "        self.check_same()\n        self.check_end(version)\n",
         "        self.check_end(version)\n",
         "It waits for ever in a table that was made again, and is shorter.",

@@ -6,9 +6,9 @@ from typing import Final
 
 from tests.mutants.mutant import Mutant, Sim, by_tests
 
-_LOG: Final = "brokerless/log.py"
-_ENTRIES: Final = "brokerless/entries.py"
-_REPLAY: Final = "brokerless/replay.py"
+_LOG: Final = "brokerless/log/log.py"
+_ENTRIES: Final = "brokerless/log/entries.py"
+_REPLAY: Final = "brokerless/log/checkpoint.py"
 
 MUTANTS: Final = (
     Mutant(
@@ -17,7 +17,7 @@ MUTANTS: Final = (
         "                self._unresolved.add(commit_id)  # interrupted",
         "                pass  # interrupted",
         "The producer takes its own entry for a rival's, and stops.",
-        by_tests("unit/test_producer", "test_an_interrupted_commit_is_no_rivals"),
+        by_tests("unit/producer/test_producer", "test_an_interrupted_commit_is_no_rivals"),
     ),
     Mutant(
         "an entry with our commit id is ours",
@@ -80,7 +80,7 @@ MUTANTS: Final = (
         "                raise self._unknown(version, commit_id, None)\n",
         "",
         "While the store does not answer, a send never returns.",
-        by_tests("unit/test_log", "test_unknown_at_the_deadline_is_said_with_what_resolves_it"),
+        by_tests("unit/log/test_log", "test_unknown_at_the_deadline_is_said_with_what_resolves_it"),
     ),
     Mutant(
         "rivals stop a commit at the deadline",
@@ -88,7 +88,7 @@ MUTANTS: Final = (
         "            if now >= request.deadline:",
         "            if conflicts > 10**9:",
         "Under many writers a send goes on for ever.",
-        by_tests("unit/test_log", "test_not_committed_only_when_every_try_was_taken_by_others"),
+        by_tests("unit/log/test_log", "test_not_committed_only_when_every_try_was_taken_by_others"),
     ),
     Mutant(
         "an error of the store while in doubt is no failure",
@@ -139,7 +139,7 @@ MUTANTS: Final = (
         "            if (found := known.get(app_id, -1)) != version:",
         "            if (found := known.get(app_id, version)) != version:",
         "After a topic was created anew, an owner of the old one passes for the owner of the new one.",
-        by_tests("unit/test_log", "test_what_is_not_as_expected_stops_the_commit"),
+        by_tests("unit/log/test_log", "test_what_is_not_as_expected_stops_the_commit"),
     ),
     Mutant(
         "own commits of unknown outcome are known again",
@@ -147,7 +147,7 @@ MUTANTS: Final = (
         "        self._unresolved.add(commit_id)\n",
         "",
         "A producer that meets its own late commit believes that it was fenced, and stops.",
-        by_tests("unit/test_log", "test_an_outcome_that_was_unknown_is_found_by_the_next_append"),
+        by_tests("unit/log/test_log", "test_an_outcome_that_was_unknown_is_found_by_the_next_append"),
     ),
     Mutant(
         "a writer that was idle looks at the head again",
@@ -155,7 +155,7 @@ MUTANTS: Final = (
         "            self._check_last()\n        self._look_again()\n",
         "            pass\n",
         "After an hour it commits to a name that clean-up has freed, where no reader looks.",
-        by_tests("unit/test_log", "test_a_writer_that_slept_past_clean_up_does_not_commit_into_the_past"),
+        by_tests("unit/log/test_log", "test_a_writer_that_slept_past_clean_up_does_not_commit_into_the_past"),
     ),
     Mutant(
         "idle is what either clock says",
@@ -171,7 +171,7 @@ MUTANTS: Final = (
         "                if self._is_older(self._confirmed, FRESH_S) and self._is_past(version, group, commit_id):",
         "                if False:",
         "Messages are acknowledged that stand behind the log's beginning, where no reader looks.",
-        by_tests("unit/test_log", "test_a_writer_that_slept_between_looking_and_writing_writes_once_more"),
+        by_tests("unit/log/test_log", "test_a_writer_that_slept_between_looking_and_writing_writes_once_more"),
     ),
     Mutant(
         "a commit that a checkpoint holds is not written again",
@@ -179,7 +179,7 @@ MUTANTS: Final = (
         "        return not any(path in known.files or path in known.tombstones for path in ours)",
         "        return True",
         "A commit that readers have seen is written a second time.",
-        by_tests("unit/test_log", "test_a_commit_that_a_checkpoint_already_holds_is_not_written_again"),
+        by_tests("unit/log/test_log", "test_a_commit_that_a_checkpoint_already_holds_is_not_written_again"),
     ),
     Mutant(
         "what was loaded is not behind the hint",
@@ -188,7 +188,7 @@ MUTANTS: Final = (
         "            return -1\n",
         "",
         "Clean-up while a table is opened makes an old version look like its head.",
-        by_tests("unit/test_log", "test_clean_up_while_loading_is_noticed"),
+        by_tests("unit/log/test_log", "test_clean_up_while_loading_is_noticed"),
     ),
     Mutant(
         "times do not go back",
@@ -213,7 +213,7 @@ MUTANTS: Final = (
         "            raise TopicDeleted(msg)\n",
         "",
         "Messages are acknowledged that stand behind the end of a topic.",
-        by_tests("unit/test_log", "test_delete_ends_the_log_and_stale_writers_stop"),
+        by_tests("unit/log/test_log", "test_delete_ends_the_log_and_stale_writers_stop"),
     ),
     Mutant(
         "a topic that was created anew stops writers of the old one",
@@ -237,7 +237,7 @@ MUTANTS: Final = (
         "        if metadata.schema_string != state.metadata.schema_string:",
         "        if False:",
         "Objects without a new column, or with a dropped one, are committed to the changed table.",
-        by_tests("unit/test_log", "test_a_changed_table_stops_writers_before_they_write"),
+        by_tests("unit/log/test_log", "test_a_changed_table_stops_writers_before_they_write"),
     ),
     Mutant(
         "metadata that changes under a writer is checked",
@@ -245,7 +245,7 @@ MUTANTS: Final = (
         "        check_supported(protocol, metadata, table=self.uri)\n        if metadata.schema_string",
         "        if metadata.schema_string",
         "A table that got column mapping is written to as if it had none, and columns read as null.",
-        by_tests("unit/test_log", "test_a_changed_table_stops_writers_before_they_write"),
+        by_tests("unit/log/test_log", "test_a_changed_table_stops_writers_before_they_write"),
     ),
     Mutant(
         "a table is checked when it is opened",
@@ -269,7 +269,7 @@ MUTANTS: Final = (
         "    if features - _HARMLESS:",
         "    if not features:",
         "Rows that a deletion vector hides are delivered, constraints of others are broken.",
-        by_tests("unit/test_entries", "test_unsupported_features_are_named"),
+        by_tests("unit/log/test_entries", "test_unsupported_features_are_named"),
     ),
     Mutant(
         "deletion vectors are refused",
@@ -277,7 +277,7 @@ MUTANTS: Final = (
         '    if action.get("deletionVector"):',
         "    if False:",
         "Deleted rows are delivered as messages.",
-        by_tests("unit/test_entries", "test_deletion_vectors_are_refused_by_name"),
+        by_tests("unit/log/test_entries", "test_deletion_vectors_are_refused_by_name"),
     ),
     Mutant(
         "an entry that is cut off is an error",
@@ -285,7 +285,7 @@ MUTANTS: Final = (
         "        raise LogDamaged(msg, version=version) from error\n",
         "        pass\n",
         "A truncated answer passes for an entry without messages.",
-        by_tests("unit/test_entries", "test_bytes_that_are_no_entry_are_named_not_guessed"),
+        by_tests("unit/log/test_entries", "test_bytes_that_are_no_entry_are_named_not_guessed"),
     ),
     Mutant(
         "a new topic begins with fresh sequences",
@@ -293,7 +293,7 @@ MUTANTS: Final = (
         "forgotten = dict.fromkeys((a for a in (state.txns if state else {}) if not a.endswith(_EPOCH)), -1)",
         "forgotten: dict[str, int] = {}",
         "Sequences of the old topic make a producer's messages to the new one look like repetitions.",
-        by_tests("unit/test_log", "test_progress_does_not_survive_its_topic"),
+        by_tests("unit/log/test_log", "test_progress_does_not_survive_its_topic"),
     ),
     Mutant(
         "epochs outlive their topic",
@@ -301,7 +301,7 @@ MUTANTS: Final = (
         "(state.txns if state else {}) if not a.endswith(_EPOCH))",
         "(state.txns if state else {}))",
         "After a topic was created anew, an old owner's epoch is handed out a second time.",
-        by_tests("unit/test_log", "test_progress_does_not_survive_its_topic"),
+        by_tests("unit/log/test_log", "test_progress_does_not_survive_its_topic"),
     ),
     Mutant(
         "a tombstone stands right behind what it removes",
@@ -314,7 +314,7 @@ MUTANTS: Final = (
         "                    version += 1\n"
         "                if entry is None:\n",
         "Messages of a commit in the last moment stay in the deleted table.",
-        by_tests("unit/test_log", "test_a_commit_between_delete_and_its_tombstone_is_removed_too"),
+        by_tests("unit/log/test_log", "test_a_commit_between_delete_and_its_tombstone_is_removed_too"),
     ),
     Mutant(
         "an absent entry is told apart: not yet, or cleaned up",
@@ -332,7 +332,7 @@ MUTANTS: Final = (
         "            state.files.pop(path, None)\n",
         "            state.files.get(path)\n",
         "Maintenance keeps what compaction replaced, and a deleted topic's objects, for ever.",
-        by_tests("unit/test_log", "test_delete_ends_the_log_and_stale_writers_stop"),
+        by_tests("unit/log/test_log", "test_delete_ends_the_log_and_stale_writers_stop"),
     ),
     Mutant(
         "what was last when a writer looked is looked at again",
@@ -372,7 +372,7 @@ MUTANTS: Final = (
         "        self._look_again()\n        state = self._whole()",
         "        state = self._whole()",
         "The same, for a writer that was opened before.",
-        by_tests("unit/test_log", "test_a_writer_that_knew_the_log_before_the_hole_finds_it_within_a_minute"),
+        by_tests("unit/log/test_log", "test_a_writer_that_knew_the_log_before_the_hole_finds_it_within_a_minute"),
     ),
     Mutant(
         "nobody writes to a log with a hole",
@@ -388,7 +388,7 @@ MUTANTS: Final = (
         "        state = self.state if self.state.damage is None else self._reload()\n",
         "        state = self.state\n",
         "A function that was started during the hole refuses all messages for as long as it lives.",
-        by_tests("unit/test_log", "test_nothing_is_written_into_a_hole_and_all_goes_on_when_the_entry_is_back"),
+        by_tests("unit/log/test_log", "test_nothing_is_written_into_a_hole_and_all_goes_on_when_the_entry_is_back"),
     ),
     Mutant(
         "a first entry that is missing is not passed over",

@@ -16,9 +16,12 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from brokerless import clock, consumer, log, producer, records
-from brokerless.entries import parse_entry
-from brokerless.log import DeltaLog
+from brokerless import clock, consumer
+from brokerless.columns import records
+from brokerless.log import log
+from brokerless.log.entries import parse_entry
+from brokerless.log.log import DeltaLog
+from brokerless.producer import producer
 from brokerless.settings import Settings
 from brokerless.spark import inputs, source
 from brokerless.spark.realtime import feed, packer

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from brokerless import records
-from brokerless.admin import create_topic, delete_topic
+from brokerless.columns import records
 from brokerless.consumer import RETENTION_CHECK_S, Consumer
 from brokerless.errors import (
     BrokerlessError,
@@ -35,13 +34,14 @@ from brokerless.errors import (
     TopicNotFound,
     UsageError,
 )
-from brokerless.ingest import Incoming, Ingest, Routes
-from brokerless.log import FRESH_S, DeltaLog, epoch_of
-from brokerless.maintenance import Maintainer
+from brokerless.ingest.batches import Incoming, Ingest, Routes
+from brokerless.ingest.http import Post, Posts
+from brokerless.log.log import FRESH_S, DeltaLog, epoch_of
+from brokerless.maintenance.maintainer import Maintainer
 from brokerless.metrics import Meter
-from brokerless.posts import Post, Posts
-from brokerless.producer import Producer
-from brokerless.producers import Producers
+from brokerless.producer.pool import Producers
+from brokerless.producer.producer import Producer
+from brokerless.schema import Schema, dead_letters, partition_table
 from brokerless.spark.arrow import DEAD_LETTER
 from brokerless.spark.inputs import METADATA, columns_of, first_position, open_inputs
 from brokerless.spark.outputs import Objects, Output, Outputs
@@ -49,7 +49,7 @@ from brokerless.spark.progress import SourceOffset, owner_id
 from brokerless.spark.realtime.feed import Feed
 from brokerless.spark.realtime.packer import Packer
 from brokerless.spark.source import Reader
-from brokerless.topics import Schema, dead_letters, partition_table
+from brokerless.topics import create_topic, delete_topic
 from brokerless.verify.history import Event
 from tests.sim.bucket import Connection, before
 from tests.sim.world import SECOND

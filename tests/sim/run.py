@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from brokerless.admin import create_topic
-from brokerless.topics import dead_letters
+from brokerless.schema import dead_letters
+from brokerless.topics import create_topic
 from tests.sim.bucket import FAULTS, Bucket, Connection, Weather
 from tests.sim.roles import (
     OUTPUT,

@@ -12,13 +12,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from brokerless import records
-from brokerless.entries import Entry, parse_entry
-from brokerless.log import RECHECK_S
-from brokerless.maintenance import SETTLE_S
-from brokerless.replay import TableState, read_checkpoint, replayed
-from brokerless.topics import dead_letters, partition_table
-from brokerless.upload import REMOVALS
+from brokerless.columns import records
+from brokerless.log.checkpoint import TableState, read_checkpoint, replayed
+from brokerless.log.commit import REMOVALS
+from brokerless.log.entries import Entry, parse_entry
+from brokerless.log.log import RECHECK_S
+from brokerless.maintenance.maintainer import SETTLE_S
+from brokerless.schema import dead_letters, partition_table
 from brokerless.verify import check, check_pipeline
 from tests.sim.bucket import CLOCK_US, Written, before
 from tests.sim.roles import (

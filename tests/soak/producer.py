@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from brokerless.errors import BrokerlessError, DeliveryFailed
-from brokerless.producer import Producer
+from brokerless.producer.producer import Producer
 from brokerless.settings import Settings
 from tests.soak.load import Journal, Plan, rows
 from tests.soak.talk import Stop, say

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from benchmarks.spec import OUTPUT
 from benchmarks.watch import table_figures
-from brokerless.admin import create_topic
 from brokerless.local.jobs import start_job
 from brokerless.metrics import Histogram
+from brokerless.schema import Schema
 from brokerless.settings import Settings
 from brokerless.spark.classes import ensure_archive
 from brokerless.store import create_bucket, open_store
 from brokerless.testing.faults import plan_to_json
-from brokerless.topics import Schema
+from brokerless.topics import create_topic
 from brokerless.verify.table import verify_topic
 from tests.soak.faults import Strike, storm, strikes
 from tests.soak.judge import Seen, Verdict, judge

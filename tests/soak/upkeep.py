@@ -11,9 +11,9 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from brokerless import maintenance
 from brokerless.errors import BrokerlessError
-from brokerless.maintenance import Maintainer
+from brokerless.maintenance import maintainer as maintenance
+from brokerless.maintenance.maintainer import Maintainer
 from brokerless.settings import Settings
 from tests.soak.load import Plan
 from tests.soak.talk import Stop, say

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from brokerless.admin import create_topic
 from brokerless.errors import ConfigError, UnsupportedTable
-from brokerless.log import DeltaLog
-from brokerless.producer import Producer
+from brokerless.log.log import DeltaLog
+from brokerless.producer.producer import Producer
+from brokerless.schema import Schema, dead_letters
 from brokerless.spark.delta import check_delta_output
 from brokerless.store import open_store
-from brokerless.topics import Schema, dead_letters
+from brokerless.topics import create_topic
 from tests.support.pipelines import BAD, OUTPUT, create, rows_of, run_once, send
 
 if TYPE_CHECKING:

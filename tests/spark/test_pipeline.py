@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from brokerless.admin import create_topic, delete_topic
 from brokerless.errors import (
     ConfigError,
     OffsetOutOfRange,
@@ -22,12 +21,13 @@ from brokerless.errors import (
     TopicDeleted,
     TopicNotFound,
 )
-from brokerless.log import DeltaLog
+from brokerless.log.log import DeltaLog
+from brokerless.schema import Schema
 from brokerless.spark import outputs, read_stream, sink, write_stream
 from brokerless.spark.progress import app_id
 from brokerless.spark.realtime import engine as realtime
 from brokerless.store import open_store
-from brokerless.topics import Schema
+from brokerless.topics import create_topic, delete_topic
 from glue_jobs.transforms import unify_timezones
 from tests.support.checkpoints import clean_up, write_checkpoint
 from tests.support.pipelines import (

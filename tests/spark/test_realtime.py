@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from brokerless.admin import create_topic
 from brokerless.errors import ConfigError, PipelineError
-from brokerless.log import DeltaLog
+from brokerless.log.log import DeltaLog
+from brokerless.schema import Schema
 from brokerless.spark.job import run_job
 from brokerless.spark.pipeline import source_options
 from brokerless.spark.realtime import engine
 from brokerless.spark.realtime.engine import NotRealtimeError, RealtimeStream, start_realtime
 from brokerless.store import open_store
-from brokerless.topics import Schema
+from brokerless.topics import create_topic
 from tests.support.pipelines import create, finish, rows_of, send, settle
 
 if TYPE_CHECKING:

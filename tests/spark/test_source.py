@@ -11,8 +11,7 @@ import pytest
 from arro3.core import Table
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
-from brokerless.admin import create_dead_letters, create_topic, delete_topic
-from brokerless.entries import Add, Metadata, Protocol, build_entry
+from brokerless.columns.records import encode
 from brokerless.errors import (
     ConfigError,
     LogDamaged,
@@ -25,9 +24,10 @@ from brokerless.errors import (
     TopicChanged,
     TopicRewritten,
 )
-from brokerless.log import DeltaLog, TxnAdvanced
-from brokerless.producer import Producer
-from brokerless.records import encode
+from brokerless.log.entries import Add, Metadata, Protocol, build_entry
+from brokerless.log.log import DeltaLog, TxnAdvanced
+from brokerless.producer.producer import Producer
+from brokerless.schema import Schema, dead_letters
 from brokerless.settings import Settings
 from brokerless.spark.failures import named_error, unreadable_in
 from brokerless.spark.inputs import first_position, topic_names, union_columns
@@ -46,7 +46,7 @@ from brokerless.spark.progress import (
 from brokerless.spark.source import SLICE_BYTES, SLICE_ROWS, BrokerlessSource, Reader, _cuts
 from brokerless.spark.worker import settings_option
 from brokerless.store import open_store
-from brokerless.topics import Schema, dead_letters
+from brokerless.topics import create_dead_letters, create_topic, delete_topic
 from tests.support.checkpoints import clean_up, write_checkpoint
 
 if TYPE_CHECKING:

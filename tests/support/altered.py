@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from brokerless.entries import build_entry
-from brokerless.log import DeltaLog
+from brokerless.log.entries import build_entry
+from brokerless.log.log import DeltaLog
 
 if TYPE_CHECKING:
-    from brokerless.topics import Schema
+    from brokerless.schema import Schema
     from tests.support.fakes import FakeStore
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 if TYPE_CHECKING:
-    from brokerless.log import DeltaLog
+    from brokerless.log.log import DeltaLog
 
 _SCHEMA = pa.schema(
     {

@@ -11,7 +11,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Literal, get_args
 
-from brokerless.producer import Producer
+from brokerless.producer.producer import Producer
 from brokerless.settings import Settings
 from brokerless.store import ObstoreStore, open_store
 

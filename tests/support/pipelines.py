@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from brokerless.admin import create_topic
 from brokerless.consumer import Consumer
 from brokerless.errors import BrokerlessError
-from brokerless.log import DeltaLog
-from brokerless.producer import Producer
+from brokerless.log.log import DeltaLog
+from brokerless.producer.producer import Producer
+from brokerless.schema import Schema
 from brokerless.spark import ensure_dead_letters, read_stream, write_stream
 from brokerless.spark.failures import named_error
 from brokerless.spark.pipeline import source_options
 from brokerless.spark.realtime.engine import RealtimeStream, start_realtime
 from brokerless.store import open_store
-from brokerless.topics import Schema
+from brokerless.topics import create_topic
 from glue_jobs.transforms import unify_timezones
 
 if TYPE_CHECKING:

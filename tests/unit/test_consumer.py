@@ -14,9 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from brokerless.admin import create_topic, delete_topic, describe_topic
+from brokerless.columns.records import encode, object_name, to_table
 from brokerless.consumer import RAISE_AGAIN_S, REMEMBERED_PATHS, RETENTION_CHECK_S, Batch, Consumer, Tail, _Part
-from brokerless.entries import Add, build_entry
 from brokerless.errors import (
     ConfigError,
     DeliveryFailed,
@@ -28,11 +27,12 @@ from brokerless.errors import (
     TopicNotFound,
     TopicRewritten,
 )
-from brokerless.log import DeltaLog
+from brokerless.log.entries import Add, build_entry
+from brokerless.log.log import DeltaLog
 from brokerless.offsets import Offset, Start
-from brokerless.producer import Producer
-from brokerless.records import encode, object_name, to_table
-from brokerless.topics import Schema
+from brokerless.producer.producer import Producer
+from brokerless.schema import Schema
+from brokerless.topics import create_topic, delete_topic, describe_topic
 from tests.support.checkpoints import clean_up, write_checkpoint
 from tests.support.fakes import START_US, FakeClock, FakeStore
 

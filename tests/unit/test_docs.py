@@ -17,9 +17,9 @@ import typer.main
 
 import brokerless.settings
 from brokerless import Consumer, Producer, Schema, create_topic, errors, open_store
-from brokerless.admin import create_dead_letters
 from brokerless.cli import application
 from brokerless.settings import Settings
+from brokerless.topics import create_dead_letters
 
 REPO = Path(__file__).parents[2]
 PAGES = sorted([*REPO.glob("*.md"), *(REPO / "docs").rglob("*.md")])

@@ -21,16 +21,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerless import export as export_module
-from brokerless.admin import create_topic, delete_topic, describe_topic
+from brokerless.columns.records import to_table
 from brokerless.consumer import Tail
 from brokerless.errors import BrokerlessError, ConfigError, TopicChanged, TopicNotFound
 from brokerless.export import csv_lines, export_topic, json_lines, plain_decimal
 from brokerless.offsets import Offset, SavedPosition
-from brokerless.producer import Producer
-from brokerless.records import to_table
+from brokerless.producer.producer import Producer
+from brokerless.schema import Schema
 from brokerless.settings import Settings
 from brokerless.store import open_store
-from brokerless.topics import Schema
+from brokerless.topics import create_topic, delete_topic, describe_topic
 
 UNIFIED = Schema.parse("timestamp double, message string")
 WIDE = Schema.parse("s string, l long, d double, f float, b boolean, x binary, day date, at timestamp, m decimal(10,2)")

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from brokerless.admin import create_topic
 from brokerless.consumer import Consumer
-from brokerless.producer import Producer
-from brokerless.topics import Schema
+from brokerless.producer.producer import Producer
+from brokerless.schema import Schema
+from brokerless.topics import create_topic
 from tests.support.fakes import FakeClock, FakeStore
 
 if TYPE_CHECKING:

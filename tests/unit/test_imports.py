@@ -13,25 +13,40 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 STANDARD_ONLY = [
     "settings",
-    "topics",
+    "schema",
     "offsets",
     "errors",
     "metrics",
-    "cost",
     "clock",
     "version",
-    "partitioner",
-    "entries",
-    "prices",
-    "workload",
-    "estimate",
+    "log/entries",
+    "producer/partitioner",
+    "cost/bill",
+    "cost/prices",
+    "cost/workload",
+    "cost/estimate",
+    "examples/timezone/messages",
 ]
+ROOMS = [
+    ("version", "errors", "offsets", "clock", "settings", "schema", "forks", "metrics"),
+    ("store", "cost"),
+    ("columns",),
+    ("log",),
+    ("topics", "maintenance"),
+    ("producer", "consumer"),
+    ("ingest", "export", "verify", "aws"),
+    ("spark",),
+    ("local",),
+    ("testing", "examples"),
+    ("cli",),
+]
+"""The modules and packages of the library, the lowest first. Each imports only what is beside it or below it."""
 ONLY_IN = {
     "pyspark": ("brokerless/spark/", "glue_jobs/"),
     "aws_cdk": ("infra/",),
     "aws_lambda_powertools": ("lambdas/",),
     "typer": ("brokerless/cli/",),
-    "deltalake": ("brokerless/maintenance.py", "brokerless/spark/"),
+    "deltalake": ("brokerless/maintenance/checkpoints.py", "brokerless/spark/"),
     "pyarrow": ("brokerless/spark/", "brokerless/cli/", "brokerless/export.py", "glue_jobs/"),
 }
 NOBODY_IMPORTS = ("brokerless.cli", "infra", "lambdas", "benchmarks", "tests")
@@ -65,15 +80,13 @@ def within(module: str, package: str) -> bool:
 
 @pytest.mark.parametrize("name", STANDARD_ONLY)
 def test_these_import_the_standard_library_only(name: str) -> None:
-    path = ROOT / "brokerless" / f"{name}.py"
-    if not path.exists():
-        pytest.skip(f"brokerless/{name}.py is not there yet")
-    for module in imports(path, run_time_only=True):
-        top = module.split(".")[0]
-        if top == "brokerless":
-            assert module == top or module.split(".")[1] in STANDARD_ONLY, f"{name} imports {module}"
+    allowed = {f"brokerless.{other.replace('/', '.')}" for other in STANDARD_ONLY}
+    for module in imports(ROOT / "brokerless" / f"{name}.py", run_time_only=True):
+        if within(module, "brokerless"):
+            is_package = (ROOT / module.replace(".", "/")).is_dir()
+            assert is_package or any(within(module, other) for other in allowed), f"{name} imports {module}"
         else:
-            assert top in sys.stdlib_module_names, f"{name} imports {module}"
+            assert module.split(".")[0] in sys.stdlib_module_names, f"{name} imports {module}"
 
 
 @pytest.mark.parametrize("file", files())
@@ -89,6 +102,51 @@ def test_nothing_imports_what_is_built_on_top(file: str) -> None:
         for package in NOBODY_IMPORTS:
             own = file.startswith(package.replace(".", "/") + "/")
             assert own or not within(module, package), f"{file} imports {module}"
+
+
+def library() -> dict[str, Path]:
+    """Every module of the library by its name."""
+    found = {}
+    for path in (ROOT / "brokerless").rglob("*.py"):
+        found[".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")] = path
+    return found
+
+
+def room(module: str) -> str:
+    return module.split(".")[1]
+
+
+def test_the_root_of_the_library_stays_small_and_each_of_its_rooms_has_a_place() -> None:
+    names = {path.stem for path in (ROOT / "brokerless").glob("*.py")}
+    assert len(names) <= 16
+    places = {name for level in ROOMS for name in level}
+    folders = {path.parent.name for path in (ROOT / "brokerless").glob("*/__init__.py")}
+    assert places == (names - {"__init__"}) | folders
+
+
+def test_a_room_imports_only_from_rooms_beside_it_and_below_it() -> None:
+    level = {name: number for number, names in enumerate(ROOMS) for name in names}
+    free = {f"brokerless.{name.replace('/', '.')}" for name in STANDARD_ONLY}
+    for name, path in library().items():
+        if name == "brokerless":
+            continue
+        for module in imports(path, run_time_only=True):
+            if not module.startswith("brokerless.") or any(within(module, other) for other in free):
+                continue
+            if room(module) in level:
+                assert level[room(module)] <= level[room(name)], f"{name} imports {module}"
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    modules = library()
+    needs = {name: imports(path, run_time_only=True) & modules.keys() for name, path in modules.items()}
+    # A package is named by each import of what is in it, and loads nothing itself.
+    needs = {name: {one for one in found if modules[one].name != "__init__.py"} for name, found in needs.items()}
+    while free := [name for name, found in needs.items() if not found]:
+        for name in free:
+            del needs[name]
+        needs = {name: found - set(free) for name, found in needs.items()}
+    assert not needs, f"these import each other: {needs}"
 
 
 def run(code: str) -> str:

@@ -21,23 +21,24 @@ import pyarrow.parquet as pq
 import pytest
 from arro3.core import Table
 
-from brokerless import records, store
-from brokerless.admin import create_topic, list_topics
-from brokerless.bodies import BodyTooLarge, raw_body, table_of
+from brokerless import store
+from brokerless.columns import records
+from brokerless.columns.footer import check_footer, row_count
+from brokerless.columns.text import RowReader
 from brokerless.consumer import Consumer
-from brokerless.entries import Add, is_inside
 from brokerless.errors import BrokerlessError, ConfigError, MessageError, StoreError, UnsupportedTable
 from brokerless.export import csv_header, csv_lines, export_topic, json_lines
+from brokerless.ingest.bodies import BodyTooLarge, raw_body, table_of
 from brokerless.local.embedded import guarded
 from brokerless.local.processes import prepare
-from brokerless.log import DeltaLog
-from brokerless.maintenance import Maintainer
-from brokerless.parquet import check_footer, row_count
-from brokerless.producer import Producer
-from brokerless.rows import RowReader
+from brokerless.log.entries import Add, is_inside
+from brokerless.log.log import DeltaLog
+from brokerless.maintenance.maintainer import Maintainer
+from brokerless.producer.producer import Producer
+from brokerless.schema import Schema, check_name, is_table, split_table
 from brokerless.settings import Settings, check_root
 from brokerless.store import open_store
-from brokerless.topics import Schema, check_name, is_table, split_table
+from brokerless.topics import create_topic, list_topics
 from brokerless.verify.table import verify_table
 from tests.support.cli import Cli, assert_refused
 from tests.support.fakes import FakeClock, FakeStore
@@ -385,7 +386,7 @@ def test_parquet_that_unpacks_without_end_is_refused_in_bounded_memory() -> None
     assert len(data) < MIB
     code = """
         import sys
-        from brokerless import records
+        from brokerless.columns import records
         from brokerless.errors import StoreError
         records.MAX_DECODED_BYTES = 64 * 2**20
         try:
@@ -441,7 +442,7 @@ def test_a_footer_that_points_outside_is_an_error_and_not_the_end_of_the_process
     data = footer_with(start=start, size=size, rows=rows)
     code = """
         import sys
-        from brokerless import records
+        from brokerless.columns import records
         from brokerless.errors import StoreError
         try:
             records.decode(sys.stdin.buffer.read())
@@ -467,7 +468,7 @@ def test_a_gzip_bomb_is_refused_in_bounded_memory() -> None:
     data = base64.b64encode(gzip.compress(bytes(200 * MIB), 9))  # 200 kB
     code = """
         import sys
-        from brokerless.bodies import BodyTooLarge, raw_body
+        from brokerless.ingest.bodies import BodyTooLarge, raw_body
         try:
             raw_body(sys.stdin.read(), base64_encoded=True, encoding="gzip", max_bytes=6 * 2**20)
         except BodyTooLarge as error:

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
+from brokerless.columns.records import arrow_schema
 from brokerless.consumer import POLL_S
 from brokerless.errors import BrokerlessError, ConfigError
-from brokerless.records import arrow_schema
+from brokerless.schema import Schema
 from brokerless.spark.inputs import (
     IDLE_POLL_MAX_S,
     METADATA,
@@ -41,7 +42,6 @@ from brokerless.spark.sink import (
     remove_checkpoint,
 )
 from brokerless.store import open_store
-from brokerless.topics import Schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -51,10 +51,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from brokerless.schema import Column
     from brokerless.settings import Settings
     from brokerless.spark.realtime.packer import Committed
     from brokerless.store import ObstoreStore
-    from brokerless.topics import Column
 
 COMMIT_INTERVAL_S: Final = 0.1
 """The time between two commits unless another is asked for: about what micro-batches take, and so is the bill."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from brokerless.errors import BrokerlessError, StoreError
-from brokerless.log import read_pool
+from brokerless.log.log import read_pool
 from brokerless.spark.failures import HOLD_S, unreadable
 from brokerless.spark.inputs import WAIT_S, Input, load_object, with_metadata
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
     from arro3.core import Table
 
-    from brokerless.entries import Add
+    from brokerless.log.entries import Add
+    from brokerless.schema import Column
     from brokerless.spark.inputs import Inputs, Pending
     from brokerless.spark.progress import Position
     from brokerless.store import Store
-    from brokerless.topics import Column
 
 IDLE_S: Final = 1.0
 """How long nothing else must have come before what an input cannot go on with ends the run."""

@@ -1,0 +1,1 @@
+"""The function that keeps a stage's streaming jobs running."""

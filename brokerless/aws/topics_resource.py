@@ -1,0 +1,178 @@
+"""The topics of a deployment: created when CloudFormation asks for them, and never deleted.
+
+CloudFormation treats what leaves a template as rubbish. Messages are not: a topic that is no longer asked for stays as
+it is, and so do all of them when the stack goes. ``brokerless topics delete`` is the only way to lose messages.
+
+Everything is checked before anything is created, and creating is repeatable: an update that failed half-way, and the
+roll-back that CloudFormation sends after it, find what is there already and accept it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from brokerless.clock import SYSTEM, Clock
+from brokerless.errors import AccessDenied, ConfigError
+from brokerless.schema import Schema, check_name, dead_letters
+from brokerless.topics import create_dead_letters, create_topic, describe_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from brokerless.store import Store
+
+PATIENCE_S: Final = 60.0
+"""How long a refusal by the store is waited out. The function's policy is a few seconds old when a stack is new, and
+such policies are in force everywhere only after a while; longer ones are mistakes in the policy."""
+
+_FIELDS: Final = frozenset({"Name", "Schema", "Partitions", "DeadLettersOf"})
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRequest:
+    """One topic that a deployment needs.
+
+    Attributes:
+        name: of the topic.
+        schema: its columns.
+        partitions: how many tables it has.
+        dead_letters_of: the inputs of the pipeline that writes this topic: their columns are those of its dead-letter
+            topic. Without inputs there is none.
+    """
+
+    name: str
+    schema: Schema
+    partitions: int = 1
+    dead_letters_of: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, properties: object) -> TopicRequest:
+        """The request in an entry of the custom resource's property ``Topics``.
+
+        Args:
+            properties: ``{"Name": "t", "Schema": "n long", "Partitions": "2", "DeadLettersOf": ["a"]}``; the last two
+                may be missing. CloudFormation makes texts of numbers.
+
+        Raises:
+            ConfigError: a field is missing, unknown or unreadable.
+            SchemaError: the schema cannot be read.
+        """
+        if not isinstance(properties, dict) or not {"Name", "Schema"} <= set(properties) <= _FIELDS:
+            msg = f"{properties!r} is no topic: it needs Name and Schema, and may have Partitions and DeadLettersOf."
+            raise ConfigError(msg)
+        name = check_name(str(properties["Name"]))
+        inputs = properties.get("DeadLettersOf", [])
+        try:
+            partitions = int(properties.get("Partitions", 1))
+        except (TypeError, ValueError):
+            msg = f"Topic {name!r} has Partitions {properties['Partitions']!r}, which is not a whole number."
+            raise ConfigError(msg) from None
+        if not isinstance(inputs, list):
+            msg = f"Topic {name!r} has DeadLettersOf {inputs!r}; give a list of topics' names."
+            raise ConfigError(msg)
+        return cls(
+            name, Schema.parse(str(properties["Schema"])), partitions, tuple(check_name(str(topic)) for topic in inputs)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a request.
+
+    Attributes:
+        ready: the topics that are there now as they were asked for, with dead-letter topics.
+        left: topics that are not asked for any more and were left as they are.
+    """
+
+    ready: tuple[str, ...]
+    left: tuple[str, ...]
+
+
+def on_event(event: Mapping[str, Any], store: Store, *, clock: Clock = SYSTEM) -> tuple[dict[str, Any], Outcome]:
+    """Does what a CloudFormation event of the custom resource asks for.
+
+    Args:
+        event: with ``RequestType`` ``Create``, ``Update`` or ``Delete``, and ``Topics`` in ``ResourceProperties``.
+        store: where the topics are.
+        clock: time, randomness and sleeping.
+
+    Returns:
+        The answer that the Provider framework passes on, and what was done. A deleted resource leaves every topic.
+
+    Raises:
+        ConfigError, SchemaError: the event cannot be read; nothing was created.
+        TopicExists: a topic is there with another schema or number of partitions.
+        TopicNotFound: an input whose dead letters are wanted is neither asked for nor there.
+        AccessDenied: the store still refuses after ``PATIENCE_S``.
+        StoreUnavailable, ConditionalPutUnsupported: the store failed.
+    """
+    kind = event["RequestType"]
+    # Always the same: another id would make CloudFormation send a Delete for the old one.
+    answer: dict[str, Any] = {"PhysicalResourceId": event.get("PhysicalResourceId") or f"topics:{store.uri}"}
+    if kind == "Delete":
+        return answer, Outcome((), _names(event["ResourceProperties"]))
+    requests = [TopicRequest.read(entry) for entry in _entries(event["ResourceProperties"])]
+    if again := [name for name, count in Counter(request.name for request in requests).items() if count > 1]:
+        msg = f"Topic {again[0]!r} is asked for twice; name each once."
+        raise ConfigError(msg)
+    ready = _patiently(lambda: create_topics(requests, store, clock=clock), clock)
+    answer["Data"] = {"Topics": str(len(ready))}
+    before = _names(event.get("OldResourceProperties", {}))
+    wanted = {request.name for request in requests}
+    return answer, Outcome(ready, tuple(name for name in before if name not in wanted))
+
+
+def create_topics(requests: Sequence[TopicRequest], store: Store, *, clock: Clock = SYSTEM) -> tuple[str, ...]:
+    """Creates the topics, then the dead-letter topics; accepts those that are there and the same. Returns their names.
+
+    Raises:
+        TopicExists, TopicNotFound, ConfigError, StoreError: as ``create_topic``; what was created before stays.
+    """
+    schemas: dict[str, Schema] = {}
+    for request in requests:
+        topic = create_topic(
+            store, request.name, request.schema, partitions=request.partitions, exist_ok=True, clock=clock
+        )
+        schemas[topic.name] = topic.schema
+    ready = list(schemas)
+    for request in requests:
+        if not request.dead_letters_of:
+            continue
+        inputs = [
+            schemas[name] if name in schemas else describe_topic(store, name, clock=clock).schema
+            for name in request.dead_letters_of
+        ]
+        create_dead_letters(store, request.name, inputs, clock=clock)
+        ready.append(dead_letters(request.name))
+    return tuple(ready)
+
+
+def _patiently(create: Callable[[], tuple[str, ...]], clock: Clock) -> tuple[str, ...]:
+    deadline = clock.monotonic() + PATIENCE_S
+    attempt = 0
+    while True:
+        try:
+            return create()
+        except AccessDenied:
+            if clock.monotonic() >= deadline:
+                raise
+        clock.backoff(attempt, base_s=1.0, cap_s=8.0)
+        attempt += 1
+
+
+def _entries(properties: Mapping[str, Any]) -> list[Any]:
+    entries = properties.get("Topics")
+    if not isinstance(entries, list) or not entries:
+        msg = f"The property Topics is {entries!r}; give a list of at least one topic."
+        raise ConfigError(msg)
+    return entries
+
+
+def _names(properties: Mapping[str, Any]) -> tuple[str, ...]:
+    """The topics' names in properties that were accepted once, or were not: a roll-back sends those, too."""
+    entries = properties.get("Topics")
+    if not isinstance(entries, list):
+        return ()
+    return tuple(str(entry["Name"]) for entry in entries if isinstance(entry, dict) and "Name" in entry)

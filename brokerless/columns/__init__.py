@@ -1,0 +1,1 @@
+"""Rows and Arrow columns, and the Parquet objects that hold them."""

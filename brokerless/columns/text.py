@@ -1,0 +1,204 @@
+"""Text from outside into rows that fit a topic: JSON objects, and CSV fields, whatever somebody sends.
+
+Whoever wrote the text is not trusted. Every text becomes a row or a ``UsageError`` that says where and why, of bounded
+length; nothing in it makes the reader crash, wait or take memory out of proportion.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from brokerless.columns.records import arrow_schema, to_table
+from brokerless.errors import MessageError, SchemaError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from arro3.core import Table
+
+    from brokerless.schema import Schema
+
+_EXCERPT: Final = 60
+_NAMES: Final = 5
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,40}")
+_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]{1,400}(?:\.[0-9]{0,400})?|\.[0-9]{1,400})(?:[eE][+-]?[0-9]{1,4})?")
+_INTEGERS: Final = frozenset({"long", "integer", "short", "byte"})
+_FLOATS: Final = frozenset({"float", "double"})
+
+
+class RowReader:
+    """Reads rows of one topic.
+
+    Args:
+        topic: for errors.
+        schema: what each row must have: every column, with null for no value, and no other.
+        optional: columns that a row may have besides.
+
+    Raises:
+        SchemaError: the topic has columns of a type that cannot be written.
+    """
+
+    def __init__(self, topic: str, schema: Schema, *, optional: Iterable[str] = ()) -> None:
+        arrow_schema(schema)
+        self.topic = topic
+        self.schema = schema
+        self.names = frozenset(schema.names)
+        self._types = {column.name: column.type for column in schema.columns}
+        self._optional = frozenset(optional)
+
+    def parse(self, text: bytes | str, *, place: str) -> dict[str, Any]:
+        """The row in one JSON object.
+
+        Args:
+            text: the object, and nothing else.
+            place: where it is from, as errors begin: ``file.jsonl, line 3``.
+
+        Raises:
+            MessageError: not JSON, not an object, or a number that no column can hold.
+            SchemaError: a column too many or too few.
+        """
+        try:
+            value = DECODER.decode(text.decode("utf-8-sig") if isinstance(text, bytes) else text)
+        except (ValueError, RecursionError) as error:
+            reason = f"{error.msg}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
+            msg = (
+                f"{place} is not JSON ({reason}): {excerpt(text)}. Write one JSON object a line, such as "
+                f"{json.dumps(dict.fromkeys(sorted(self.names), '...'))}."
+            )
+            raise MessageError(msg) from None
+        return self.check(value, place=place, text=text)
+
+    def check(self, value: object, *, place: str, text: bytes | str = "") -> dict[str, Any]:
+        """The row in a JSON value that was parsed before.
+
+        Raises:
+            MessageError, SchemaError: as ``parse``.
+        """
+        if not isinstance(value, dict):
+            msg = (
+                f"{place} is not a JSON object{f': {excerpt(text)}' if text else ''}. Write one object a line, with "
+                f"the topic's columns {', '.join(sorted(self.names))}."
+            )
+            raise MessageError(msg)
+        self.check_names(value.keys(), place=place)
+        for name, cell in value.items():
+            # 1e999 is JSON, and Python reads it as infinity.
+            if isinstance(cell, float) and not math.isfinite(cell):
+                msg = f"{place}: column {name!r} has a number that no double can hold. Correct the value."
+                raise MessageError(msg)
+        return value
+
+    def check_names(self, names: Iterable[str], *, place: str) -> None:
+        """Passes if these are the topic's columns.
+
+        Raises:
+            SchemaError: a column too many or too few.
+        """
+        found = frozenset(names)
+        if unknown := found - self.names - self._optional:
+            msg = (
+                f"{place}: topic {self.topic!r} has no column {_listed(unknown)}; it has "
+                f"{', '.join(sorted(self.names))}. Leave it out, or create a topic with it."
+            )
+            raise SchemaError(msg)
+        if missing := self.names - found:
+            msg = (
+                f"{place} lacks the column {_listed(missing)} of topic {self.topic!r}. Add it, with null for no value."
+            )
+            raise SchemaError(msg)
+
+    def from_texts(self, texts: Mapping[str, str], *, place: str) -> dict[str, Any]:
+        """The row in CSV fields. An empty field is null, except in a string column.
+
+        Raises:
+            MessageError: a text that is no value of its column's type.
+        """
+        row: dict[str, Any] = {}
+        for name, text in texts.items():
+            kind = self._types[name]
+            if kind == "string":
+                row[name] = text
+            elif not text:
+                row[name] = None
+            elif kind in _INTEGERS and _INTEGER.fullmatch(text):
+                row[name] = int(text)
+            elif kind in _FLOATS and _NUMBER.fullmatch(text) and math.isfinite(number := float(text)):
+                # An integer is one until it is known that the column can hold it.
+                row[name] = int(text) if text.lstrip("+-").isdigit() else number
+            elif kind == "boolean" and text.lower() in {"true", "false"}:
+                row[name] = text.lower() == "true"
+            elif kind not in _INTEGERS | _FLOATS | {"boolean"}:
+                row[name] = text
+            else:
+                msg = f"{place}: column {name!r} is {kind}, but the field is {excerpt(text)}. Correct the value."
+                raise MessageError(msg)
+        return row
+
+    def table(self, rows: Sequence[Mapping[str, Any]], place: Callable[[int], str]) -> Table:
+        """The rows as a table; ``place`` says where a row is from.
+
+        Raises:
+            MessageError: a value that does not fit its column; names the first such row by its place.
+        """
+        try:
+            return to_table(rows, self.schema, topic=self.topic, produced_at_us=0)
+        except Exception:  # also a value nested so deeply that it cannot even be shown
+            bad = self.misfits(rows)
+            if not bad:
+                raise
+            number = min(bad)
+            msg = f"{place(number)}: {bad[number].rstrip('.')}. Correct the value."
+            raise MessageError(msg) from None
+
+    def misfits(self, rows: Sequence[Mapping[str, Any]]) -> dict[int, str]:
+        """The numbers of the rows with a value that does not fit its column, and why. Few of them cost little."""
+        found: dict[int, str] = {}
+        todo = [(0, len(rows))]
+        while todo:
+            start, end = todo.pop()
+            if start == end:
+                continue
+            try:
+                to_table(rows[start:end], self.schema, topic=self.topic, produced_at_us=0)
+            except Exception as error:  # whatever it is about one row, it must not take the others with it
+                if end - start == 1:
+                    text = str(error) if isinstance(error, UsageError) else type(error).__name__
+                    found[start] = text.removeprefix("Row 0: ")
+                else:
+                    middle = (start + end) // 2
+                    todo += [(start, middle), (middle, end)]
+        return found
+
+
+def excerpt(text: bytes | str) -> str:
+    """The beginning of a text, quoted, as errors show it."""
+    # Whitespace in front may be long, too.
+    start = text[: 4 * _EXCERPT].strip()[: _EXCERPT + 1]
+    shown = start.decode("utf-8", "backslashreplace") if isinstance(start, bytes) else start
+    return repr(shown if len(shown) <= _EXCERPT else shown[:_EXCERPT] + "...")
+
+
+def _listed(names: Iterable[str]) -> str:
+    ordered = sorted(names)
+    more = f" and {len(ordered) - _NAMES} more" if len(ordered) > _NAMES else ""
+    return ", ".join(map(excerpt, ordered[:_NAMES])) + more
+
+
+def _no_constant(name: str) -> NoReturn:
+    msg = f"{name} is no JSON value"
+    raise ValueError(msg)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        msg = "an object has a name twice"
+        raise ValueError(msg)
+    return found
+
+
+DECODER: Final = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_unique)
+"""Of JSON as its standard has it: without NaN and Infinity. A name twice would lose one of its values."""

@@ -1,0 +1,1 @@
+"""What a stream costs: prices, workload, bills, and the alternatives."""

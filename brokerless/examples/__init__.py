@@ -1,0 +1,1 @@
+"""Pipelines and generators to run and to copy."""

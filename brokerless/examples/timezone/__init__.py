@@ -1,0 +1,1 @@
+"""The time-zone example: its messages, its generator and the demo."""

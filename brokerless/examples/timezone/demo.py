@@ -1,0 +1,355 @@
+"""The whole thing, once: a server, topics, the pipeline, the example's producer, a reader, and what it all took.
+
+In order: the pipeline is started and said to be running; a reader follows its output into ``results.csv``; only then
+the producer sends. So a message's latency is a streaming latency, from the call of the producer to the reader's hands,
+and not the time that Spark takes to start. Each run has a root of its own, below the bucket's ``demo/``: a second run
+shows its own messages and removes nobody's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import subprocess
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+
+from arro3.core import DataType
+
+from brokerless.clock import SYSTEM, Clock
+from brokerless.columns.records import TIMESTAMP
+from brokerless.errors import BrokerlessError, PipelineError
+from brokerless.examples.timezone.messages import (
+    NEW_YORK,
+    PARIS,
+    UNIFIED,
+    ZoneMessage,
+    input_schema,
+    unified_schema,
+    zone_messages,
+)
+from brokerless.export import Exported, export_topic
+from brokerless.local import background
+from brokerless.local import server as servers
+from brokerless.local.jobs import start_job, stop_job
+from brokerless.maintenance.maintainer import Maintainer
+from brokerless.producer.producer import Producer
+from brokerless.schema import PRODUCED_AT, dead_letters
+from brokerless.settings import Settings
+from brokerless.store import create_bucket, open_store
+from brokerless.topics import create_dead_letters, create_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from brokerless.consumer import Batch
+
+DEFAULT_BASE: Final = "s3://brokerless/demo"
+
+# A cold Spark on two busy cores takes about 15 s; the rest is for slow disks and for a first run's caches.
+_START_TIMEOUT_S: Final = 120.0
+_READ_TIMEOUT_S: Final = 60.0
+
+
+class Watcher(Protocol):
+    """Whoever wants to see how it goes."""
+
+    def step(self, text: str) -> None:
+        """A new phase begins."""
+
+    def note(self, text: str) -> None:
+        """Something happened within the phase."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a demo runs.
+
+    Attributes:
+        settings: of this run, with a root of its own.
+        again: shell commands after which the server can be asked; empty if it is still there.
+    """
+
+    settings: Settings
+    again: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One message from its producer to the reader.
+
+    Attributes:
+        latency_s: from the producer's call to the reader that follows the output, by one clock.
+    """
+
+    message: str
+    topic: str
+    date: str
+    timestamp: float
+    latency_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a demo showed."""
+
+    rows: tuple[Row, ...]
+    p50_s: float
+    p99_s: float
+    results: Path
+
+
+@contextlib.contextmanager
+def demo_place(
+    profile: Literal["embedded", "minio"],
+    *,
+    state_dir: Path,
+    environ: Mapping[str, str] = os.environ,
+    base: str | None = None,
+    keep: bool = False,
+    clock: Clock = SYSTEM,
+) -> Iterator[Place]:
+    """An S3 server for a demo, stopped afterwards if it was started here.
+
+    A server that 'brokerless up' left running is used, because two must not work on the same data.
+
+    Args:
+        profile: ``embedded``, or ``minio``: an endpoint of the environment, a binary, or docker compose.
+        state_dir: where the server's data is.
+        environ: where the profile ``minio`` looks for endpoint, credentials and binary.
+        base: the root below which the run gets its own; ``s3://brokerless/demo`` if None.
+        keep: leave the server running.
+        clock: names the run.
+
+    Raises:
+        ConfigError: no server can be started.
+    """
+    with contextlib.ExitStack() as stack:
+        running = background.status(state_dir)
+        given = bool(environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL"))
+        access_key = environ.get(servers.ACCESS_KEY_ENV) or environ.get("AWS_ACCESS_KEY_ID") or "brokerless"
+        secret_key = environ.get(servers.SECRET_KEY_ENV) or environ.get("AWS_SECRET_ACCESS_KEY") or "brokerless"
+        again = ""
+        if profile == "minio" and given:
+            found = servers.minio_server(environ, state_dir / "minio")
+            endpoint, access_key, secret_key = found.endpoint, found.access_key, found.secret_key
+        elif running is not None and running.kind == profile:
+            endpoint = running.endpoint
+        elif keep and (profile == "embedded" or servers.find_minio(environ) is not None):
+            endpoint = background.up(state_dir, kind=profile, environ=environ).endpoint
+        else:
+            if profile == "embedded":
+                started = servers.start_embedded(state_dir / "s3")
+                again = "brokerless up && "
+            else:
+                started = servers.minio_server(environ, state_dir / "minio")
+                again = (
+                    f"export {servers.ACCESS_KEY_ENV}=... {servers.SECRET_KEY_ENV}=... && brokerless up --minio && "
+                    if started.pid is not None
+                    else "# the container's volume stays; --keep leaves the server running #  "
+                )
+            if not keep:
+                stack.callback(started.stop)
+            endpoint, access_key, secret_key = started.endpoint, started.access_key, started.secret_key
+        now = datetime.fromtimestamp(clock.time_us() // 1_000_000, UTC)
+        settings = Settings(
+            profile=profile,
+            root=f"{(base or DEFAULT_BASE).rstrip('/')}/{now:%Y%m%d-%H%M%S}",
+            endpoint=endpoint,
+            access_key=access_key,
+            secret_key=secret_key,
+            state_dir=state_dir,
+        )
+        yield Place(settings, "" if keep else again)
+
+
+def run_demo(
+    settings: Settings,
+    *,
+    results: Path,
+    watcher: Watcher,
+    messages: int = 10,
+    interval_s: float = 0.5,
+    clock: Clock = SYSTEM,
+) -> Report:
+    """Runs the example from producer to results file; leaves nothing running, however it ends.
+
+    Args:
+        settings: where; the root must be new.
+        results: the file for the output, as ``export`` writes it.
+        watcher: is told what happens.
+        messages: how many to send.
+        interval_s: the pause between two messages.
+        clock: time and sleeping.
+
+    Raises:
+        ConfigError: Java, Spark or the time-zone database is missing.
+        PipelineError: the pipeline did not start, or ended.
+        BrokerlessError: not every message came out, exactly once.
+    """
+    watcher.step("Creating the topics timezone1, timezone2 and timezone_unified")
+    create_bucket(settings)
+    store = open_store(settings)
+    for topic in (NEW_YORK, PARIS):
+        create_topic(store, topic, input_schema(), clock=clock)
+    create_topic(store, UNIFIED, unified_schema(), clock=clock)
+    create_dead_letters(store, UNIFIED, [input_schema()], clock=clock)
+
+    # Beside Spark only here: the command line must start without it.
+    from brokerless.spark.classes import archive_path, ensure_archive
+
+    with contextlib.ExitStack() as stack:
+        if not archive_path().is_file():
+            watcher.step("Preparing Spark's classes, once: later starts take half the time")
+            ensure_archive()
+        watcher.step("Starting the pipeline timezone-etl (Spark takes some seconds)")
+        pipeline = stack.enter_context(_Pipeline(settings))
+        pipeline.wait_started()
+
+        arrivals: list[Row] = []
+        sent: dict[str, ZoneMessage] = {}
+
+        def arrived(batches: Sequence[Batch]) -> None:
+            now_us = clock.time_us()
+            for batch in batches:
+                arrivals.extend(_rows(batch, sent, now_us))
+            watcher.note(f"{len(arrivals)} of {messages} messages read from {UNIFIED}")
+
+        stop = threading.Event()
+        readers = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="demo-reader"))
+        stack.callback(stop.set)  # before the pool is closed, which waits for its thread
+        reading = readers.submit(
+            export_topic,
+            UNIFIED,
+            results,
+            store=store,
+            expect=messages,
+            timeout_s=_READ_TIMEOUT_S + messages * interval_s,
+            stop=stop,
+            on_batches=arrived,
+            clock=clock,
+        )
+
+        watcher.step(f"Sending {messages} messages, one each {interval_s:g} s, and streaming {UNIFIED} to {results}")
+        with contextlib.ExitStack() as producers:
+            to = {
+                topic: producers.enter_context(Producer(topic, store=store, settings=settings, clock=clock))
+                for topic in (NEW_YORK, PARIS)
+            }
+            for number, message in enumerate(zone_messages(messages, clock=clock)):
+                sent[message.message] = message
+                to[message.topic].send([message.row()])
+                watcher.note(f"message {message.message} to {message.topic}: {message.date}")
+                if number + 1 < messages:
+                    clock.sleep(interval_s)
+                pipeline.check()
+        _wait(reading, pipeline)
+
+        watcher.step("Maintaining the tables: checkpoints, clean-up")
+        maintain(settings)
+        watcher.step("Stopping the pipeline")
+    return _report(arrivals, messages, results)
+
+
+def maintain(settings: Settings) -> None:
+    """One round of maintenance over the demo's topics."""
+    topics = [NEW_YORK, PARIS, UNIFIED, dead_letters(UNIFIED)]
+    # A checkpoint of tables as young as these is not due yet; it is asked for so that there is something to see.
+    Maintainer(topics, settings=settings, checkpoint_every=1).run_once()
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The smallest value that at least ``percent`` of the values do not exceed (nearest rank); NaN of nothing."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)] if ordered else math.nan
+
+
+def _rows(batch: Batch, sent: Mapping[str, ZoneMessage], now_us: int) -> Iterator[Row]:
+    columns = {name: batch.data.column(name) for name in ("timestamp", "message")}
+    produced = batch.data.column(PRODUCED_AT).cast(TIMESTAMP).cast(DataType.int64()).to_pylist()
+    for timestamp, message, at_us in zip(*(c.to_pylist() for c in columns.values()), produced, strict=True):
+        source = sent.get(message)
+        if source is None:
+            msg = f"The message {message!r} came out of {UNIFIED} and was never sent."
+            raise BrokerlessError(msg)
+        yield Row(message, source.topic, source.date, timestamp, (now_us - at_us) / 1e6)
+
+
+def _report(rows: Sequence[Row], messages: int, results: Path) -> Report:
+    numbers = sorted(int(row.message) for row in rows)
+    if numbers != list(range(messages)):
+        msg = f"The messages 0 to {messages - 1} were sent; {numbers} came out."
+        raise BrokerlessError(msg)
+    latencies = [row.latency_s for row in rows]
+    return Report(tuple(rows), percentile(latencies, 50), percentile(latencies, 99), results)
+
+
+def _wait(reading: Future[Exported], pipeline: _Pipeline) -> None:
+    """Returns when the reader is done; raises its error, or at once when the pipeline has ended."""
+    while True:
+        try:
+            reading.result(0.2)
+        except FutureTimeout:
+            if reading.done():
+                raise  # the reader's own
+            pipeline.check()
+        else:
+            return
+
+
+class _Pipeline:
+    """The pipeline's process and what it says; its standard error goes to a file, for when it fails."""
+
+    def __init__(self, settings: Settings) -> None:
+        settings.state_dir.mkdir(parents=True, exist_ok=True)
+        self._log = settings.state_dir / "demo-pipeline.log"
+        # The child may have another idea of what a relative path means.
+        settings = replace(settings, state_dir=settings.state_dir.absolute())
+        with self._log.open("w") as log:
+            self._process = start_job("timezone-etl", settings, ["--json"], stdout=subprocess.PIPE, stderr=log)
+        self._started = threading.Event()
+        self._listener = threading.Thread(target=self._listen, name="demo-pipeline", daemon=True)
+
+    def __enter__(self) -> _Pipeline:
+        self._listener.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        stop_job(self._process)
+        self._listener.join(5.0)
+
+    def wait_started(self) -> None:
+        """Returns when the query runs."""
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while not self._started.wait(0.1):
+            self.check()
+            if time.monotonic() > deadline:
+                msg = f"The pipeline did not start within {_START_TIMEOUT_S:.0f} s; its output is in {self._log}."
+                raise PipelineError(msg)
+
+    def check(self) -> None:
+        """Returns while the pipeline is running."""
+        code = self._process.poll()
+        if code is not None:
+            last = [line.strip() for line in self._log.read_text(errors="replace").splitlines() if line.strip()][-3:]
+            msg = (
+                f"The pipeline ended with exit code {code}: {' | '.join(last) or 'it said nothing'}. "
+                f"All its output is in {self._log}."
+            )
+            raise PipelineError(msg)
+
+    def _listen(self) -> None:
+        # Read to the end: a full pipe would stop the pipeline.
+        for line in self._process.stdout or ():
+            with contextlib.suppress(ValueError):
+                said: Any = json.loads(line)
+                if isinstance(said, dict) and said.get("event") == "started":
+                    self._started.set()

@@ -1,0 +1,81 @@
+"""The example's producer: numbered messages, each dated in the time zone of the source that a seeded choice picks."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from brokerless.clock import SYSTEM, Clock
+from brokerless.errors import ConfigError
+from brokerless.schema import Schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NEW_YORK: Final = "timezone1"
+PARIS: Final = "timezone2"
+UNIFIED: Final = "timezone_unified"
+
+ZONES: Final = {NEW_YORK: "America/New_York", PARIS: "Europe/Paris"}
+
+INPUT_SCHEMA: Final = "date string, message string"
+UNIFIED_SCHEMA: Final = "timestamp double, message string"
+
+DATE_FORMAT: Final = "%Y-%m-%d %H:%M:%S.%f %z"
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneMessage:
+    """One message of the example and the topic that it goes to."""
+
+    topic: str
+    date: str
+    message: str
+
+    def row(self) -> dict[str, str]:
+        """The message's columns."""
+        return {"date": self.date, "message": self.message}
+
+
+def zone_messages(count: int, *, seed: int = 0, clock: Clock = SYSTEM) -> Iterator[ZoneMessage]:
+    """Messages number 0 to ``count - 1``, each dated when it is taken from the iterator.
+
+    With seed 0, numbers 2 and 9 of the first ten go to New York and the others to Paris. The choice between the two
+    values True and False is part of the contract: comparing a random number with one half gives another sequence.
+
+    Raises:
+        ConfigError: this machine has no time-zone database.
+    """
+    rng = random.Random(seed)  # noqa: S311  # an example to repeat, not a secret
+    zones = {topic: _zone(name) for topic, name in ZONES.items()}
+    for number in range(count):
+        topic = NEW_YORK if rng.choice([True, False]) else PARIS
+        yield ZoneMessage(topic, _date(clock.time_us(), zones[topic]), str(number))
+
+
+def input_schema() -> Schema:
+    """The columns of both inputs."""
+    return Schema.parse(INPUT_SCHEMA)
+
+
+def unified_schema() -> Schema:
+    """The columns of the output: epoch milliseconds, and the message as it was."""
+    return Schema.parse(UNIFIED_SCHEMA)
+
+
+def _date(time_us: int, zone: ZoneInfo) -> str:
+    # Not fromtimestamp(time_us / 1e6): a float has no room for today's microseconds.
+    seconds, micros = divmod(time_us, 1_000_000)
+    instant = datetime.fromtimestamp(seconds, UTC).replace(microsecond=micros)
+    return instant.astimezone(zone).strftime(DATE_FORMAT)
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except ZoneInfoNotFoundError:
+        msg = f"This machine has no time-zone database, so {name!r} is unknown. Install one: pip install tzdata."
+        raise ConfigError(msg) from None

@@ -1,0 +1,1 @@
+"""What comes from outside: batches of queues and streams, HTTP requests, and their positions."""

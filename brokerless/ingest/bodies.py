@@ -1,0 +1,273 @@
+"""The body of an HTTP request into rows: base64, gzip, JSON, JSON lines, CSV. Bounded before it is believed.
+
+A body of a few kilobytes can unpack to gigabytes, so unpacking stops at the limit. Parsed JSON takes up to thirty times
+the memory of its text (``[[],[],...]``): a function with 512 MB holds what a limit of 6 MB, all that Lambda takes, lets
+through, and a limit above that for packed bodies needs more memory in proportion.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import csv
+import io
+import json
+import re
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from brokerless.columns.text import DECODER, excerpt
+from brokerless.errors import MessageError, UsageError
+
+if TYPE_CHECKING:
+    from arro3.core import Table
+
+    from brokerless.columns.text import RowReader
+
+MAX_MESSAGES: Final = 100_000
+"""In one request: far more than fit into the 6 MB of a Lambda, but for columns that are hardly there."""
+
+_JSON: Final = frozenset({"application/json", "text/json"})
+_LINES: Final = frozenset(
+    {"application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines"}
+)
+_CSV: Final = frozenset({"text/csv", "application/csv"})
+_SPACE: Final = re.compile(r"[ \t\r\n]*")
+_GZIP: Final = 31  # zlib's window bits for data with a gzip header
+# Usually one. Each costs a copy of all that follow it, and an empty one has 20 bytes.
+_GZIP_MEMBERS: Final = 64
+# The default of the csv module is 128 KiB; a field is bounded by the body anyway.
+_FIELD_LIMIT: Final = 2**30
+
+
+class BodyTooLarge(UsageError):
+    """The body is larger than the limit, before or after it was unpacked."""
+
+
+class UnsupportedBody(UsageError):
+    """A content type or encoding that is not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Rows, and where in the body each of them begins."""
+
+    rows: list[dict[str, Any]]
+    places: list[int]
+
+
+def raw_body(body: str, *, base64_encoded: bool, encoding: str, max_bytes: int) -> bytes:
+    """The body's bytes, unpacked.
+
+    Args:
+        body: as the event has it.
+        base64_encoded: likewise.
+        encoding: the header ``Content-Encoding``, or nothing.
+        max_bytes: the limit, packed and unpacked.
+
+    Raises:
+        BodyTooLarge, UnsupportedBody: see there.
+        MessageError: not the base64 or gzip that it is said to be.
+    """
+    try:
+        data = base64.b64decode(body, validate=True) if base64_encoded else body.encode()
+    except (binascii.Error, ValueError):
+        msg = "The body is not the base64 or UTF-8 text that it is said to be. Send it again as it is."
+        raise MessageError(msg) from None
+    _check_size(len(data), max_bytes)
+    match encoding.strip().lower():
+        case "" | "identity":
+            return data
+        case "gzip" | "x-gzip":
+            return _unpacked(data, max_bytes)
+    msg = f"The Content-Encoding {excerpt(encoding)} is not read. Use gzip, or none."
+    raise UnsupportedBody(msg)
+
+
+def table_of(data: bytes, *, content_type: str, reader: RowReader) -> Table:
+    """The messages in a body, all of them checked.
+
+    Args:
+        data: see ``raw_body``.
+        content_type: the header; without one the body is JSON.
+        reader: of the topic.
+
+    Raises:
+        UnsupportedBody: another content type or character set.
+        MessageError, SchemaError: names the line and column, or the message, and why.
+    """
+    kind, _, parameters = content_type.lower().partition(";")
+    kind = kind.strip() or "application/json"
+    charset = re.search(r"""charset\s*=\s*["']?([^\s;"']*)""", parameters)
+    if charset and charset[1] not in {"utf-8", "utf8", "us-ascii"}:
+        msg = f"The character set {excerpt(charset[1])} is not read. Use UTF-8."
+        raise UnsupportedBody(msg)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        column = error.start - (data.rfind(b"\n", 0, error.start) + 1) + 1
+        msg = f"Line {line}, byte {column} is not UTF-8. Send UTF-8 text."
+        raise MessageError(msg) from None
+    if kind in _JSON:
+        found = _json(text, reader)
+    elif kind in _LINES:
+        found = _lines(text, reader)
+    elif kind in _CSV:
+        found = _csv(text, reader)
+    else:
+        msg = f"The Content-Type {excerpt(kind)} is not read. Use application/json, application/x-ndjson or text/csv."
+        raise UnsupportedBody(msg)
+
+    def place(row: int) -> str:
+        return _place(text, found.places[row]) if kind in _JSON else _line(found.places[row])
+
+    return reader.table(found.rows, place).select(list(reader.schema.names))
+
+
+def _check_size(size: int, max_bytes: int) -> None:
+    if size > max_bytes:
+        msg = f"The body has more than {max_bytes} bytes. Send fewer messages at a time."
+        raise BodyTooLarge(msg)
+
+
+def _unpacked(data: bytes, max_bytes: int) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    try:
+        for _ in range(_GZIP_MEMBERS):
+            if not data:
+                return b"".join(parts)
+            member = zlib.decompressobj(_GZIP)
+            parts.append(member.decompress(data, max_bytes + 1 - size))
+            size += len(parts[-1])
+            _check_size(size, max_bytes)
+            if not member.eof:
+                msg = "The gzip body ends too early. Send it again."
+                raise MessageError(msg)
+            data = member.unused_data
+    except zlib.error as error:
+        msg = f"The body is not gzip ({error}). Pack it, or leave Content-Encoding out."
+        raise MessageError(msg) from None
+    msg = f"The gzip body has more than {_GZIP_MEMBERS} parts. Pack it as one."
+    raise MessageError(msg)
+
+
+def _json(text: str, reader: RowReader) -> _Found:
+    """One object, or an array of them; element by element, so that the first bad one ends it."""
+    found = _Found([], [])
+    try:
+        start = _skip(text, 0)
+        if text[start : start + 1] == "[":
+            end = _array(text, start + 1, found, reader)
+        else:
+            value, end = _value(text, start)
+            _add(found, _checked(reader, text, value, start), start)
+        if (end := _skip(text, end)) != len(text):
+            msg = "Extra data"
+            raise json.JSONDecodeError(msg, text, end)
+    except json.JSONDecodeError as error:
+        msg = (
+            f"Line {error.lineno}, column {error.colno} is not JSON: {error.msg}. Send an object, or an array of them."
+        )
+        raise MessageError(msg) from None
+    return found
+
+
+def _array(text: str, position: int, found: _Found, reader: RowReader) -> int:
+    """Reads the elements of an array; returns where the text goes on behind it."""
+    position = _skip(text, position)
+    if text[position : position + 1] == "]":
+        return position + 1
+    while True:
+        value, end = _value(text, position)
+        _add(found, _checked(reader, text, value, position), position)
+        end = _skip(text, end)
+        mark = text[end : end + 1]
+        if mark == "]":
+            return end + 1
+        if mark != ",":
+            msg = "Expecting ',' or ']'"
+            raise json.JSONDecodeError(msg, text, end)
+        position = _skip(text, end + 1)
+
+
+def _checked(reader: RowReader, text: str, value: object, begin: int) -> dict[str, Any]:
+    try:
+        return reader.check(value, place="")
+    except UsageError:
+        # Only now: to count the lines before each of many messages would take for ever.
+        return reader.check(value, place=_place(text, begin), text=text[begin : begin + 500])
+
+
+def _value(text: str, position: int) -> tuple[object, int]:
+    try:
+        value, end = DECODER.raw_decode(text, position)
+    except json.JSONDecodeError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise json.JSONDecodeError(str(error), text, position) from None
+    return value, end
+
+
+def _lines(text: str, reader: RowReader) -> _Found:
+    found = _Found([], [])
+    # Not splitlines(): it also cuts at U+2028 and the like, which JSON text may hold as they are.
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            _add(found, reader.parse(line, place=_line(number)), number)
+    return found
+
+
+def _csv(text: str, reader: RowReader) -> _Found:
+    found = _Found([], [])
+    csv.field_size_limit(_FIELD_LIMIT)
+    lines = csv.reader(io.StringIO(text, newline=""), strict=True)
+    header: list[str] = []
+    try:
+        for fields in lines:
+            if not fields:
+                continue
+            place = _line(lines.line_num)
+            if not header:
+                header = [name.strip() for name in fields]
+                reader.check_names(header, place=place)
+                if len(set(header)) < len(header):
+                    msg = f"{place}: the header names a column twice. Name each once."
+                    raise MessageError(msg)
+                continue
+            if len(fields) != len(header):
+                msg = f"{place} has {len(fields)} fields, but the header has {len(header)}. Quote fields with commas."
+                raise MessageError(msg)
+            row = reader.from_texts(dict(zip(header, fields, strict=True)), place=place)
+            _add(found, row, lines.line_num)
+    except csv.Error as error:
+        msg = f"{_line(lines.line_num)} is not CSV: {error}. Quote fields, and double the quotes in them."
+        raise MessageError(msg) from None
+    if not header:
+        msg = f"The CSV has no header. Begin with a line of the columns: {','.join(reader.schema.names)}."
+        raise MessageError(msg)
+    return found
+
+
+def _add(found: _Found, row: dict[str, Any], place: int) -> None:
+    if len(found.rows) == MAX_MESSAGES:
+        msg = f"More than {MAX_MESSAGES} messages. Send fewer at a time."
+        raise BodyTooLarge(msg)
+    found.rows.append(row)
+    found.places.append(place)
+
+
+def _skip(text: str, position: int) -> int:
+    match = _SPACE.match(text, position)
+    return position if match is None else match.end()
+
+
+def _place(text: str, position: int) -> str:
+    line = text.count("\n", 0, position) + 1
+    return f"Line {line}, column {position - text.rfind(chr(10), 0, position)}"
+
+
+def _line(number: int) -> str:
+    return f"Line {number}"

@@ -1,0 +1,155 @@
+"""Objects that a log entry is to name: uploaded before it, and again if the entry came late.
+
+An object that no entry names yet is an orphan to maintenance, which removes it after a grace time. So an object must
+not wait for its entry as long as that: where a process slept in between, the object is uploaded once more.
+
+A DELETE that maintenance has decided on may still come after that, as there is no conditional one everywhere. So
+maintenance marks the table for as long as it removes, and marks it *before* it asks the log for the last time. Whoever
+finds no mark after the entry is there is safe: what was marked before has been removed by now, and whoever marks later
+sees the entry. Whoever finds some uploads, for the readers, and once more when these are gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from brokerless.columns import records
+from brokerless.errors import BrokerlessError, CommitUnknown, StoreError
+from brokerless.log.entries import Add
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from arro3.core import Table
+
+    from brokerless.clock import Clock
+    from brokerless.log.log import Commit, DeltaLog
+    from brokerless.store import Store
+
+UPLOAD_VALID_S: Final = 600.0
+"""An object that waited longer for its commit is uploaded again; far below maintenance's grace time for orphans."""
+
+REMOVALS: Final = "_removals"
+"""The folder of a table in which maintenance keeps a mark for each removal under way."""
+
+REMOVAL_VALID_S: Final = 6 * 3600.0
+"""A mark that is older is one of a maintainer that was killed: nobody waits for it."""
+
+_TRIES: Final = 5
+_T = TypeVar("_T")
+
+
+def commit_table(
+    log: DeltaLog,
+    table: Table,
+    *,
+    txns: Mapping[str, int],
+    expect: Mapping[str, int],
+    timeout_s: float,
+    clock: Clock,
+) -> Commit:
+    """Uploads the rows as one object and commits it. An object that no entry can ever name is left to maintenance.
+
+    Args:
+        log: of the partition.
+        table: rows of the topic's Arrow schema.
+        txns: as for ``DeltaLog.append``.
+        expect: likewise.
+        timeout_s: how long all of it is tried.
+        clock: time and the object's name.
+
+    Raises:
+        TxnAdvanced, NotCommitted, TopicDeleted, UnsupportedTable: nothing was written.
+        CommitUnknown: nobody can say yet.
+        StoreError: the store failed.
+    """
+    data = records.encode(table)
+    name = records.object_name(data, clock.uuid())
+    path = f"{log.table}/{name}"
+    uploaded_s, uploaded_us = clock.monotonic(), clock.time_us()
+
+    def put_again_if_late() -> None:
+        # We slept between upload and commit, so long that maintenance may have taken the object for an orphan. Both
+        # clocks: the monotonic one stands still while a machine sleeps, the wall clock can be set back.
+        waited_s = max(clock.monotonic() - uploaded_s, (clock.time_us() - uploaded_us) / 1e6)
+        if waited_s > UPLOAD_VALID_S:
+            put_again(log.store, log.table, {name: data}, clock=clock)
+
+    log.store.put(path, data, within_s=timeout_s)
+    left_s = max(uploaded_s + timeout_s - clock.monotonic(), 0.0)
+    add = Add(name, len(data), table.num_rows, uploaded_us // 1000)
+    try:
+        commit = log.append([add], txns, expect=expect, deadline_s=left_s)
+    except CommitUnknown:
+        with contextlib.suppress(BrokerlessError):  # what is unknown already cannot become worse
+            put_again_if_late()
+        raise
+    try:
+        put_again_if_late()
+    except BrokerlessError as error:
+        # Not "failed": the entry is in the log, and who sent the messages again would write them twice.
+        msg = (
+            f"{log.uri}: entry {commit.version} was written, but so late that its object may have been removed "
+            f"meanwhile, and the store did not take it again ({error})."
+        )
+        raise CommitUnknown(msg, table=log.uri, version=commit.version, commit_id=commit.commit_id) from error
+    return commit
+
+
+def put_again(store: Store, table: str, objects: Mapping[str, bytes], *, clock: Clock) -> None:
+    """Uploads objects whose entry is in the log already, where maintenance may have removed them meanwhile.
+
+    Waits for the removals that are under way: seconds, but hours where maintenance stands still. Tries for longer than
+    the store does by itself: whoever gives up here leaves an entry without its objects.
+
+    Args:
+        store: of the table.
+        table: relative to the store.
+        objects: by their paths in the table.
+        clock: time.
+
+    Raises:
+        BrokerlessError: the store did not answer, or did not take them.
+    """
+
+    def removals() -> set[str]:
+        # Marks have the store's time, so their age does, too: this machine has slept, and its clock may be set wrong.
+        valid_s = stored_s + clock.monotonic() - begun - REMOVAL_VALID_S
+        return {mark.path for mark in store.list(f"{table}/{REMOVALS}") if mark.modified_s > valid_s}
+
+    def put() -> None:
+        for path, data in objects.items():
+            _persist(partial(store.put, f"{table}/{path}", data), clock)
+
+    if not objects:
+        return
+    put()
+    begun = clock.monotonic()
+    try:
+        stored_s = _persist(partial(_stored_s, store, f"{table}/{next(iter(objects))}", clock), clock)
+        under_way = _persist(removals, clock)
+    finally:
+        put()
+    waited = 0
+    while under_way:
+        clock.backoff(waited, base_s=1.0, cap_s=60.0)
+        waited += 1
+        under_way &= _persist(removals, clock)
+        if not under_way:
+            put()
+
+
+def _stored_s(store: Store, path: str, clock: Clock) -> float:
+    """When the store took an object just now, by the store's clock; by this machine's if it is gone again."""
+    found = store.list(path.rpartition("/")[0], after=path[:-1])
+    return next((info.modified_s for info in found if info.path == path), clock.time_us() / 1e6)
+
+
+def _persist(request: Callable[[], _T], clock: Clock) -> _T:
+    for attempt in range(_TRIES - 1):
+        with contextlib.suppress(StoreError):
+            return request()
+        clock.backoff(attempt, base_s=1.0, cap_s=10.0)
+    return request()

@@ -1,0 +1,1 @@
+"""Keeping tables in order: checkpoints, log clean-up and removal of orphaned objects."""

@@ -1,0 +1,1 @@
+"""Sending messages: the producer, its buffer, and how rows are spread over partitions."""

@@ -1,0 +1,550 @@
+"""Producers: messages in, acknowledgements with offsets out.
+
+An acknowledgement means: committed. What is not acknowledged is named row by row in ``DeliveryFailed``.
+
+One commit is one Parquet object and one log entry. The object goes first: a crash between the two leaves an
+unreferenced object, which maintenance removes, and never a message that is half there.
+
+Identity. Without ``producer_id`` a producer never repeats a commit by itself (a lost answer is resolved by commit id),
+but a caller that sends the same rows again after a crash writes them again. With a ``producer_id`` each commit carries
+``txn(producer_id, sequence)``; a new producer with the same id advances the id's epoch when it first touches a
+partition, so that the old one is fenced; and ``send(rows, sequence=n)`` writes nothing where sequence n is in the log.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import re
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, Final
+from weakref import WeakSet
+
+from arro3.core import Array, DataType, RecordBatch, Table
+
+from brokerless.clock import SYSTEM, Clock
+from brokerless.columns import records
+from brokerless.errors import (
+    BrokerlessError,
+    ConfigError,
+    MessageError,
+    NotCommitted,
+    ProducerFenced,
+    SchemaError,
+    UsageError,
+)
+from brokerless.forks import is_copy, refuse_copy
+from brokerless.log.commit import commit_table
+from brokerless.log.log import DEADLINE_S, TxnAdvanced, epoch_of, shared
+from brokerless.offsets import Ack
+from brokerless.producer.buffer import Buffer, Call
+from brokerless.producer.partitioner import partition_of
+from brokerless.settings import Settings
+from brokerless.store import open_store
+from brokerless.topics import describe_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from concurrent.futures import Future
+    from types import TracebackType
+
+    from brokerless.columns.records import Messages
+    from brokerless.log.log import DeltaLog
+    from brokerless.store import Store
+
+MAX_COMMIT_ROWS: Final = 1_000_000
+"""A commit is never split by a reader, so its size bounds the smallest batch that every reader must hold."""
+
+MAX_COMMIT_BYTES: Final = records.MAX_DECODED_BYTES // 4
+"""Of Arrow memory: an object that unpacks to more than ``MAX_DECODED_BYTES`` is refused by every reader."""
+
+_PROGRESS: Final = re.compile(r"[^:/]{1,100}:[^:/]+:(0|[1-9][0-9]{0,3})(:[^:/]+)?")
+"""The txns of a pipeline, ``name:topic:partition:table id``, in the logs of its outputs (``spark.progress.app_id``);
+without the table id they are of an older version."""
+
+_REMEMBERED: Final = 10_000
+"""How many of its own sequences a producer knows to be committed; older ones are refused until it is opened again."""
+
+
+class Producer:
+    """Writes messages to one topic. For threads of one process: after a fork, the child needs a producer of its own.
+
+    Args:
+        topic: an existing topic.
+        settings: where; read from the environment by default.
+        producer_id: a name that outlives this process; enables exact restarts and fencing (see the module). Not of the
+            form ``name:topic:partition`` (and a table id), which is for pipelines.
+        namespace: for gateways that pass on ids from outside: the id is ``<namespace>/<producer_id>`` then, and no
+            producer without that namespace can have it.
+        key: the column whose value decides the partition. Without it whole commits go to the partitions in turn, or
+        partition: all to this one, which keeps their order.
+        linger_s: how long ``enqueue`` waits for company before a commit.
+        batch_rows, batch_bytes: ``enqueue`` commits when this much waits, whatever the time.
+        buffer_bytes: how much may wait, in bytes of Arrow memory; beyond it ``enqueue`` blocks.
+        delivery_timeout_s: how long one commit is tried, from the call of ``send`` or the end of the linger on.
+        store: instead of the one that the settings name.
+        clock: time, randomness and sleeping.
+
+    Raises:
+        TopicNotFound, ConfigError, SchemaError: at once, before anything is written.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        settings: Settings | None = None,
+        producer_id: str | None = None,
+        namespace: str | None = None,
+        key: str | None = None,
+        partition: int | None = None,
+        linger_s: float = 0.1,
+        batch_rows: int = 100_000,
+        batch_bytes: int = 16 * 2**20,
+        buffer_bytes: int = 64 * 2**20,
+        delivery_timeout_s: float = DEADLINE_S,
+        store: Store | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        if min(batch_rows, batch_bytes, buffer_bytes) < 1 or linger_s < 0 or delivery_timeout_s <= 0:
+            msg = "batch_rows, batch_bytes, buffer_bytes and delivery_timeout_s must be positive."
+            raise ConfigError(msg)
+        # Printable also means that the log, which is UTF-8, can hold it: an argument of the shell need not be.
+        if producer_id is not None and (
+            not 1 <= len(producer_id) <= 200 or "/" in producer_id or not producer_id.isprintable()
+        ):
+            msg = f"The producer id {producer_id[:200]!r} must have 1 to 200 printable characters and no '/'."
+            raise ConfigError(msg)
+        if producer_id is not None and _PROGRESS.fullmatch(producer_id):
+            msg = (
+                f"The producer id {producer_id!r} has the form name:topic:partition[:table id], under which pipelines "
+                "keep their progress: its sequences would move one past messages that it never read. Choose another id."
+            )
+            raise ConfigError(msg)
+        if producer_id is not None and namespace is not None:
+            producer_id = f"{namespace}/{producer_id}"
+        self._opened_in = os.getpid()
+        self._store = store or open_store(settings or Settings.load())
+        self._clock = clock
+        about = describe_topic(self._store, topic, clock=clock)
+        self.topic = topic
+        self.schema = about.schema
+        self.partitions = about.partitions
+        if partition is not None and (key is not None or not 0 <= partition < about.partitions):
+            msg = (
+                f"Topic {topic!r} has the partitions 0 to {about.partitions - 1}; name one of them, or a key, not both."
+            )
+            raise ConfigError(msg)
+        self._key = None if key is None else _key_column(about.schema.names, key, topic)
+        self._partition = partition
+        self._timeout_s = delivery_timeout_s
+        self._writers = [_PartitionWriter(shared(log), producer_id, clock) for log in about.logs]
+        self._next = clock.rng.randrange(self.partitions)
+        self._buffer = Buffer(
+            linger_s, min(batch_rows, MAX_COMMIT_ROWS), min(batch_bytes, MAX_COMMIT_BYTES), buffer_bytes
+        )
+        self._start_lock = threading.Lock()
+        self._commit_lock = threading.Lock()
+        self._fenced: ProducerFenced | None = None
+        self._sender: threading.Thread | None = None
+        self._pool = ThreadPoolExecutor(min(self.partitions, 16)) if self.partitions > 1 else None
+        _open.add(self)
+
+    def send(self, messages: Messages, *, sequence: int | None = None) -> tuple[Ack, ...]:
+        """Commits the messages now and returns when they are in the log: one acknowledgement a partition.
+
+        Args:
+            messages: an Arrow table, a dictionary of columns, or a list of rows.
+            sequence: for a producer with an id: this call's number, growing from call to call. Sending the same
+                messages with the same sequence again (after a crash, after an unknown outcome) writes only what is
+                missing; acknowledgements of what was there have ``duplicate`` set. Calls without a sequence take the
+                next one.
+
+        Raises:
+            SchemaError, MessageError: nothing was written.
+            UsageError: this process was forked from the one that opened the producer; too many messages for one call;
+                or a sequence behind one that this producer has used since, of which it did not commit this one: the
+                log can no longer take it in, nor tell whether it has it.
+            ProducerFenced, TopicDeleted: this producer can write nothing more.
+            DeliveryFailed: some messages are not acknowledged; it says which, and whether they may still appear.
+        """
+        refuse_copy(self._opened_in, "producer")
+        if sequence is not None and (self._writers[0].producer_id is None or sequence < 0):
+            msg = "A sequence needs a producer with a producer_id, and is 0 or more."
+            raise ConfigError(msg)
+        if self._buffer.closed:
+            msg = "The producer is closed."
+            raise BrokerlessError(msg)
+        call = self._prepare(messages, sequence)
+        if call.table.num_rows == 0:
+            return ()
+        self._commit([call], sequence)
+        call.settle(self.topic)
+        return call.future.result()
+
+    def enqueue(self, messages: Messages, *, max_block_s: float | None = None) -> Future[tuple[Ack, ...]]:
+        """Buffers the messages; they are committed with others after ``linger_s`` at the latest.
+
+        Calls are committed in their order; a ``send`` in between goes past them (``flush`` first). The future's result
+        and errors are those of ``send``. A call whose outcome is unknown does not stop the ones behind it: whether it
+        lands or not, it stands before them.
+
+        Args:
+            messages: as for ``send``.
+            max_block_s: how long to wait while the buffer is full; the delivery timeout by default.
+
+        Raises:
+            SchemaError, MessageError: at once; nothing was buffered.
+            BufferFull: the buffer stayed full; nothing was buffered.
+        """
+        refuse_copy(self._opened_in, "producer")
+        call = self._prepare(messages)
+        if call.table.num_rows == 0:
+            call.future.set_result(())
+            return call.future
+        # Before the call is in: who closes the producer waits for the thread, and must find it.
+        with self._start_lock:
+            if self._sender is None:
+                sender = threading.Thread(target=self._run, name=f"producer-{self.topic}", daemon=True)
+                sender.start()
+                self._sender = sender
+        self._buffer.put(call, self._timeout_s if max_block_s is None else max_block_s)
+        return call.future
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Returns when everything that was enqueued before has been settled, one way or the other.
+
+        Raises:
+            TimeoutError: it was not, in this time.
+            UsageError: called by a future's callback, which what it waits for must wait for.
+        """
+        refuse_copy(self._opened_in, "producer")
+        self._refuse_callback("flush")
+        if not self._buffer.flush(timeout_s):
+            msg = f"Messages for {self.topic!r} are still waiting after {timeout_s} s."
+            raise TimeoutError(msg)
+
+    def last_sequence(self, partition: int = 0) -> int | None:
+        """The last sequence of this producer id in the log: where a restarted producer goes on. None if there is none.
+
+        Takes the id over (an older owner is fenced).
+        """
+        refuse_copy(self._opened_in, "producer")
+        return self._writers[partition].last_sequence()
+
+    def confirm(self) -> None:
+        """Proves from the log that the topic is still the one that was opened, with the same columns: two GETs.
+
+        To be called before a message is refused for its columns: another topic of this name may take it.
+
+        Raises:
+            TopicChanged: it is not. Open the producer again.
+            StoreError: the log could not be read.
+        """
+        # Partition 0 is deleted last and created last: while it is the same, so is the topic.
+        self._writers[0].log.confirm()
+
+    @property
+    def conflicts(self) -> int:
+        """How many conditional PUTs were sent in vain since this producer was opened: mostly, others came first."""
+        return sum(writer.conflicts for writer in self._writers)
+
+    def close(self) -> None:
+        """Commits what is buffered and stops. Later calls fail.
+
+        In a forked process it does nothing: what is buffered is the parent's to commit.
+
+        Raises:
+            UsageError: called by a future's callback, which what it waits for must wait for.
+        """
+        if is_copy(self._opened_in):
+            return
+        self._refuse_callback("close")
+        self._buffer.close()
+        if self._sender is not None:
+            self._sender.join()
+        if self._pool is not None:
+            self._pool.shutdown()
+        _open.discard(self)
+
+    def _end(self) -> None:
+        """What is left to do when the program ends without ``close``: commits what waits, and names what is lost."""
+        calls = self._buffer.unsettled()
+        if not calls or is_copy(self._opened_in):
+            return
+        self._buffer.flush(self._timeout_s)
+        errors = [call.future.exception() if call.future.done() else None for call in calls]
+        lost = [n for n, call in enumerate(calls) if errors[n] is not None or not call.future.done()]
+        if lost:
+            why = errors[lost[0]] or f"the store did not take them within {self._timeout_s:g} s"
+            rows = sum(calls[n].table.num_rows for n in lost)
+            print(
+                f"brokerless: {rows} messages that were enqueued for topic {self.topic!r} are not acknowledged: {why} "
+                "The program ended without close(); call it, or use the producer in a with statement.",
+                file=sys.stderr,
+            )
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _prepare(self, messages: Messages, sequence: int | None = None) -> Call:
+        try:
+            table = records.to_table(messages, self.schema, topic=self.topic, produced_at_us=self._clock.time_us())
+        except (SchemaError, MessageError):
+            # Perhaps they do fit, and it is the columns that this producer remembers which are gone.
+            self.confirm()
+            raise
+        if table.num_rows > MAX_COMMIT_ROWS:
+            msg = f"{table.num_rows} messages in one call; send at most {MAX_COMMIT_ROWS} at a time."
+            raise UsageError(msg)
+        if table.nbytes > MAX_COMMIT_BYTES:
+            msg = f"{table.nbytes} bytes of messages in one call; send at most {MAX_COMMIT_BYTES} at a time."
+            raise UsageError(msg)
+        if self._key is None or self.partitions == 1:
+            return Call(table, {None: (table, range(table.num_rows))}, at=self._clock.monotonic())
+        # Rows without a key: an exact resend must cut them as the first time, or it loses or repeats them.
+        spare = self._turn() if sequence is None else sequence % self.partitions
+        return Call(table, _split(table, self._key, self.partitions, spare), at=self._clock.monotonic())
+
+    def _turn(self) -> int:
+        self._next = (self._next + 1) % self.partitions
+        return self._next
+
+    def _run(self) -> None:
+        while (calls := self._buffer.take(self._clock)) is not None:
+            if calls:
+                defect: BaseException | None = None
+                try:
+                    self._commit(calls, None)
+                except BaseException as error:  # the callers must hear of it, and the thread must live on
+                    defect = error
+                for call in calls:
+                    with contextlib.suppress(BaseException):  # a callback that exits does not end this thread
+                        call.settle(self.topic) if defect is None else call.future.set_exception(defect)
+                self._buffer.done(calls)
+
+    def _refuse_callback(self, what: str) -> None:
+        if threading.current_thread() is self._sender:
+            msg = f"A callback cannot {what} its producer: that waits for the callback. Do it in another thread."
+            raise UsageError(msg)
+
+    def _commit(self, calls: Sequence[Call], sequence: int | None) -> None:
+        """Commits the calls together, one entry a partition, and notes in each what became of it."""
+        deadline = self._clock.monotonic() + self._timeout_s
+        if not self._commit_lock.acquire(timeout=min(self._timeout_s, threading.TIMEOUT_MAX)):
+            msg = (
+                f"Other calls of this producer for {self.topic!r} took the {self._timeout_s:g} s of this one; nothing "
+                "of it was written. Send less at a time, or raise delivery_timeout_s."
+            )
+            for call in calls:
+                call.fail(NotCommitted(msg), range(call.table.num_rows))
+            return
+        try:
+            self._commit_in_turn(calls, sequence, deadline)
+        finally:
+            self._commit_lock.release()
+
+    def _commit_in_turn(self, calls: Sequence[Call], sequence: int | None, deadline: float) -> None:
+        # An exact resend must meet its earlier self, so a sequence without a key has a fixed partition.
+        turn = self._partition
+        if turn is None:
+            turn = self._turn() if sequence is None else sequence % self.partitions
+        shares: dict[int, list[tuple[Call, Table, Sequence[int]]]] = {}
+        for call in calls:
+            for partition, (table, rows) in call.parts.items():
+                shares.setdefault(turn if partition is None else partition, []).append((call, table, rows))
+        jobs = {p: [table for _, table, _ in share] for p, share in shares.items()}
+
+        def write(partition: int) -> _Outcome:
+            # Fenced in one partition, fenced in all: the successor may be yet to come to the others.
+            if self._fenced is not None:
+                return self._fenced
+            try:
+                return self._writers[partition].write(jobs[partition], sequence, deadline)
+            except ProducerFenced as error:
+                self._fenced = error
+                return error
+            except BrokerlessError as error:
+                return error
+
+        if self._pool and len(jobs) > 1:
+            futures: dict[int, Future[_Outcome]] = {}
+            try:
+                for partition in jobs:
+                    # No thread takes anything more while the interpreter ends.
+                    with contextlib.suppress(RuntimeError):
+                        futures[partition] = self._pool.submit(write, partition)
+                wait(futures.values())
+            except BaseException:  # an interrupt: a later call must not overtake what is on its way
+                wait(futures.values())
+                raise
+            outcomes = {p: futures[p].result() if p in futures else write(p) for p in jobs}
+        else:
+            outcomes = {partition: write(partition) for partition in jobs}
+        for partition, share in shares.items():
+            outcome = outcomes[partition]
+            if isinstance(outcome, BrokerlessError):
+                for call, _, rows in share:
+                    call.fail(outcome, rows)
+                continue
+            version, index, duplicate = outcome
+            for call, table, _ in share:
+                call.acks.append(Ack(self.topic, partition, version, index, table.num_rows, duplicate))
+                index += table.num_rows
+
+
+_open: Final[WeakSet[Producer]] = WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    for producer in list(_open):
+        with contextlib.suppress(Exception):
+            producer._end()
+
+
+_Outcome = tuple[int, int, bool] | BrokerlessError
+
+
+class _PartitionWriter:
+    """One partition's table: upload, then append. Writes come from one thread at a time."""
+
+    def __init__(self, log: DeltaLog, producer_id: str | None, clock: Clock) -> None:
+        self.producer_id = producer_id
+        self.conflicts = 0
+        self.log = log
+        self._clock = clock
+        self._claiming = threading.Lock()  # ``last_sequence`` in another thread must not fence this producer
+        self._epoch: int | None = None
+        self._used = -1  # the last sequence that this producer took, committed or not
+        self._found = -1  # the last one in the log when this producer took over
+        self._sent: dict[int, None] = {}  # those after it that callers gave, and that are committed
+        self._trying: int | None = None  # the last one that a caller gave, if that was the last one used
+
+    def last_sequence(self) -> int | None:
+        if self.producer_id is None:
+            return None
+        self._own(DEADLINE_S)
+        self.log.confirm()
+        return self.log.txn(self.producer_id)
+
+    def write(self, tables: Sequence[Table], sequence: int | None, deadline: float) -> tuple[int, int, bool]:
+        """Commits the tables as one object; returns (version, first index, whether it was there already)."""
+        txns: dict[str, int] = {}
+        expect: dict[str, int] = {}
+        if self.producer_id is not None:
+            self._own(deadline - self._clock.monotonic())
+            known = self._known()
+            if sequence is not None and known >= sequence:
+                # Not from memory: the topic that has this sequence may be gone by now.
+                self.log.confirm()
+                known = self._known()
+            if sequence is not None and known >= sequence:
+                self._check_sent(sequence)
+                self._remember(sequence)
+                return -1, 0, True
+            number = max(self._used, known) + 1 if sequence is None else sequence
+            self._used, self._trying = max(self._used, number), sequence
+            txns = {self.producer_id: number}
+            expect = {epoch_of(self.producer_id): self._epoch or 0}
+        table = tables[0] if len(tables) == 1 else _concat(tables)
+        try:
+            left_s = deadline - self._clock.monotonic()
+            commit = commit_table(self.log, table, txns=txns, expect=expect, timeout_s=left_s, clock=self._clock)
+        except TxnAdvanced as error:
+            if error.ours:
+                self.log.confirm()
+                self._remember(sequence)
+                return (-1 if error.entry.commit_id is None else error.entry.version), 0, True
+            raise self._taken_over(str(error)) from error
+        self._remember(sequence)
+        self.conflicts += commit.attempts - 1
+        return commit.version, commit.first_index, False
+
+    def _known(self) -> int:
+        """The last sequence in the log, -1 without one, as long as nobody else has taken the id over.
+
+        Raises:
+            ProducerFenced: somebody has, and may have given the same sequence to other messages.
+        """
+        producer_id = self.producer_id or ""
+        if self.log.txn(epoch_of(producer_id)) != self._epoch:
+            self.log.confirm()  # an entry may be missing instead
+        if (epoch := self.log.txn(epoch_of(producer_id))) != self._epoch:
+            how = f"its epoch is {epoch}, not {self._epoch}"
+            raise self._taken_over(how)
+        known = self.log.txn(producer_id)
+        return -1 if known is None else known
+
+    def _remember(self, sequence: int | None) -> None:
+        if sequence is not None:
+            self._sent[sequence] = None
+            if len(self._sent) > _REMEMBERED:
+                del self._sent[next(iter(self._sent))]
+
+    def _check_sent(self, sequence: int) -> None:
+        """Refuses a sequence that the log is past, but not by a commit of these messages.
+
+        Raises:
+            UsageError: this producer has used a higher one since, and never committed this one.
+        """
+        if sequence > self._found and sequence != self._trying and sequence not in self._sent:
+            msg = (
+                f"Sequence {sequence} of {self.producer_id!r} comes after {self._used} in {self.log.table!r}, and this "
+                "producer knows of no commit of it: sequences must grow from call to call, and a call without one "
+                "takes the next. Look in the topic for its messages before you send them under a new one."
+            )
+            raise UsageError(msg)
+
+    def _taken_over(self, how: str) -> ProducerFenced:
+        return ProducerFenced(
+            f"Another producer with the id {self.producer_id!r} took over {self.log.table!r} ({how}); "
+            "this one writes nothing more. Give each producer its own id."
+        )
+
+    def _own(self, within_s: float) -> None:
+        with self._claiming:
+            if self._epoch is None and self.producer_id is not None:
+                self._epoch = self.log.claim(self.producer_id, deadline_s=within_s)
+                known = self.log.txn(self.producer_id)
+                self._found = -1 if known is None else known
+
+
+def _concat(tables: Sequence[Table]) -> Table:
+    batches = [batch for table in tables for batch in table.to_batches()]
+    return Table.from_batches(batches).combine_chunks()
+
+
+def _key_column(names: Sequence[str], key: str, topic: str) -> str:
+    if key not in names:
+        msg = f"Topic {topic!r} has no column {key!r} to use as a key; it has: {', '.join(names)}."
+        raise SchemaError(msg)
+    return key
+
+
+def _split(
+    table: Table, key: str, partitions: int, spare: int
+) -> dict[int | None, tuple[Table, Sequence[int]]]:  # fmt: skip
+    """Cuts a table by the key's partition, in order; rows with a null key go to the partition ``spare``."""
+    column = table.column(key)
+    kind = column.type
+    if not (DataType.is_string(kind) or DataType.is_binary(kind) or DataType.is_integer(kind)):
+        msg = f"Column {key!r} cannot be a key: use a string, binary or integer column."
+        raise SchemaError(msg)
+    rows: dict[int, list[int]] = {}
+    for number, value in enumerate(column.to_pylist()):
+        rows.setdefault(spare if value is None else partition_of(value, partitions), []).append(number)
+    batch = table.combine_chunks().to_batches()[0]
+    return {p: (_take(batch, numbers), numbers) for p, numbers in sorted(rows.items())}
+
+
+def _take(batch: RecordBatch, rows: list[int]) -> Table:
+    return Table.from_batches([batch.take(Array(rows, type=DataType.uint64()))])
