@@ -176,8 +176,7 @@ def numbers(text: str) -> list[int]:
 def _peers(text: str) -> list[str]:
     names = list(PEERS) if text == "all" else text.split(",")
     if unknown := [name for name in names if name not in PEERS]:
-        msg = f"unknown peer {unknown[0]!r}; known are {', '.join(PEERS)}"
-        raise argparse.ArgumentTypeError(msg)
+        raise argparse.ArgumentTypeError(f"unknown peer {unknown[0]!r}; known are {', '.join(PEERS)}")
     return names
 
 

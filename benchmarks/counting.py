@@ -63,8 +63,7 @@ class CountingProxy:
         """
         server = urlsplit(endpoint)
         if server.scheme != "http" or not server.hostname:
-            msg = f"Only requests over plain http can be counted; the endpoint is {endpoint!r}."
-            raise ValueError(msg)
+            raise ValueError(f"Only requests over plain http can be counted; the endpoint is {endpoint!r}.")
         self._server = (server.hostname, server.port or 80)
         self._roles = tuple(roles)
         self._ports: dict[str, int] = {}
@@ -120,8 +119,7 @@ class CountingProxy:
         if self._pipe.poll(_ANSWER_S):
             with suppress(EOFError):
                 return self._pipe.recv()
-        msg = f"The counting proxy gives no answer (exit code {self._process.exitcode})."
-        raise RuntimeError(msg)
+        raise RuntimeError(f"The counting proxy gives no answer (exit code {self._process.exitcode}).")
 
 
 def _run(server: tuple[str, int], roles: Sequence[str], pipe: Connection) -> None:

@@ -64,8 +64,7 @@ class Arrivals:
         if not len(producer):
             return
         if len(producer) != len(number):
-            msg = f"{len(producer)} producers for {len(number)} numbers: each row has one of each."
-            raise ValueError(msg)
+            raise ValueError(f"{len(producer)} producers for {len(number)} numbers: each row has one of each.")
         right = (producer >= 0) & (producer < _NO_PRODUCER) & (number >= 0) & (number < _NO_NUMBER)
         self._at += np.float64(at).tobytes()
         self._counts += np.int64(len(producer)).tobytes()
@@ -178,8 +177,9 @@ def verdict(spec: Spec, arrivals: Arrivals, sent: Sequence[int], acknowledged: S
         acknowledged: messages acknowledged to each producer.
     """
     if not spec.producers == len(sent) == len(acknowledged):
-        msg = f"{spec.producers} producers, but counts of {len(sent)} (sent) and {len(acknowledged)} (acknowledged)."
-        raise ValueError(msg)
+        raise ValueError(
+            f"{spec.producers} producers, but counts of {len(sent)} (sent) and {len(acknowledged)} (acknowledged)."
+        )
     lost = duplicated = out_of_order = known = 0
     for producer, count in enumerate(sent):
         numbers = arrivals.number[arrivals.producer == producer]

@@ -436,8 +436,7 @@ def _between_markers(readme: str, fragment: str) -> str:
     before, begin, rest = readme.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        msg = f"README.md has no {BEGIN} followed by {END}: put them where the measured table belongs."
-        raise ValueError(msg)
+        raise ValueError(f"README.md has no {BEGIN} followed by {END}: put them where the measured table belongs.")
     return f"{before}{begin}\n{fragment}{end}{after}"
 
 

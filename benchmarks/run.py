@@ -179,8 +179,9 @@ def _run(
         while (got := child.take(1.0)) is None:
             say("sending", max(end - time.time(), 0.0))
             if time.time() > end + DRAIN_S:
-                msg = f"A producer is not done {DRAIN_S:.0f} s after it should be; the machine or the peer is too slow."
-                raise PeerError(msg)
+                raise PeerError(
+                    f"A producer is not done {DRAIN_S:.0f} s after it should be; the machine or the peer is too slow."
+                )
         done.append(got)
     usage = watch.stop()
     if proxy:
@@ -293,8 +294,9 @@ class _Child:
             return self._from.recv()
         except EOFError:
             self._process.join(5)
-            msg = f"The process {self._process.name} of the load ended with {self._process.exitcode}; see above."
-            raise PeerError(msg) from None
+            raise PeerError(
+                f"The process {self._process.name} of the load ended with {self._process.exitcode}; see above."
+            ) from None
 
     def wait_for(self, what: str | type, within_s: float) -> Any:
         """Passes over everything else that it says."""
@@ -303,8 +305,7 @@ class _Child:
             got = self.take(1.0)
             if got == what or (isinstance(what, type) and isinstance(got, what)):
                 return got
-        msg = f"A process of the load did not answer within {within_s:.0f} s."
-        raise PeerError(msg)
+        raise PeerError(f"A process of the load did not answer within {within_s:.0f} s.")
 
     def _end(self) -> None:
         if self._process.is_alive():

@@ -77,8 +77,7 @@ class Watch:
                 try:
                     self._roots[psutil.Process(pid)] = role
                 except psutil.NoSuchProcess:
-                    msg = f"There is no process {pid} to watch as {role!r}."
-                    raise ValueError(msg) from None
+                    raise ValueError(f"There is no process {pid} to watch as {role!r}.") from None
         self._interval_s = interval_s
         self._seen: dict[psutil.Process, _Seen] = {}
         self._owed_s: dict[int, float] = {}

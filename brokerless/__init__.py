@@ -71,8 +71,7 @@ _HOME = {
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        msg = f"module 'brokerless' has no attribute {name!r}"
-        raise AttributeError(msg)
+        raise AttributeError(f"module 'brokerless' has no attribute {name!r}")
     from importlib import import_module
 
     value = getattr(import_module(f"brokerless.{_HOME[name]}"), name)

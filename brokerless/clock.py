@@ -50,6 +50,5 @@ def duration_s(text: str) -> float:
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|)", text.strip())
     if not found:
-        msg = f"{text!r} is not a time like 100ms or 1s"
-        raise ValueError(msg)
+        raise ValueError(f"{text!r} is not a time like 100ms or 1s")
     return float(found[1]) / (1000 if found[2] == "ms" else 1)

@@ -251,23 +251,20 @@ class Tail:
 
     def _check(self, entry: Entry) -> None:
         if entry.rewritten and not self._accept_rewrites:
-            msg = (
+            raise TopicRewritten(
                 f"Entry {entry.version} of {self.log.uri} ({entry.operation or 'without a name'}, by another engine) "
                 "deleted, updated or restored rows: it adds rows again that were delivered before, and nothing tells "
                 f"which. Go on behind it with seek or --from {entry.version + 1}:0, without what it adds; or accept "
                 "rewrites (accept_rewrites=True), and get the rows that it kept once more."
             )
-            raise TopicRewritten(msg)
         metadata = entry.metadata
         if metadata is None:
             if not self.log.meant(entry):
-                msg = f"{self.log.uri} was removed and made again (entry {entry.version}). Open it again."
-                raise TopicDeleted(msg)
+                raise TopicDeleted(f"{self.log.uri} was removed and made again (entry {entry.version}). Open it again.")
             return
         if metadata.deleted or metadata.id != self._id:
             again = "" if metadata.deleted else " and created again"
-            msg = f"{self.log.uri} was deleted{again} (entry {entry.version}). Open it again."
-            raise TopicDeleted(msg)
+            raise TopicDeleted(f"{self.log.uri} was deleted{again} (entry {entry.version}). Open it again.")
         check_supported(entry.protocol or self.log.state.protocol, metadata, table=self.log.uri)
 
 
@@ -284,15 +281,13 @@ def resolve_start(log: DeltaLog, start: Start) -> Offset:
     if isinstance(start, datetime) and start.tzinfo is not None:
         return Offset(log.version_at(records.microseconds(start)))
     if not isinstance(start, Offset):
-        msg = f"A start is 'beginning', 'latest', an Offset or a time with a zone, not {start!r:.100}."
-        raise ConfigError(msg)
+        raise ConfigError(f"A start is 'beginning', 'latest', an Offset or a time with a zone, not {start!r:.100}.")
     earliest, end = log.earliest(), log.head() + 1
     first = log.state.metadata.first_version
     # The entry that creates the table holds no messages, but is a place to start as long as nothing is missing.
     if start.version > end or start.version < (first if earliest == first + 1 else earliest):
-        msg = f"Offset {start} of {log.uri} does not exist; it holds {earliest}:0 up to {end}:0 (exclusive)."
         raise OffsetOutOfRange(
-            msg,
+            f"Offset {start} of {log.uri} does not exist; it holds {earliest}:0 up to {end}:0 (exclusive).",
             earliest=Offset(earliest),
         )
     return start
@@ -338,8 +333,7 @@ class Consumer:
             about = describe_topic(self._store, topic, clock=clock)
             for number in range(about.partitions) if partitions is None else partitions:
                 if not 0 <= number < about.partitions:
-                    msg = f"Topic {topic!r} has the partitions 0 to {about.partitions - 1}, not {number}."
-                    raise ConfigError(msg)
+                    raise ConfigError(f"Topic {topic!r} has the partitions 0 to {about.partitions - 1}, not {number}.")
                 log = about.logs[number]  # opened with the others: the number of partitions may change meanwhile
                 offset = resolve_start(log, start)
                 tail = Tail(
@@ -347,8 +341,7 @@ class Consumer:
                 )
                 self._parts.append(_Part(topic, number, tail, offset.index, _columns(about.schema, log)))
         if not self._parts:
-            msg = "A consumer needs at least one topic and one partition."
-            raise ConfigError(msg)
+            raise ConfigError("A consumer needs at least one topic and one partition.")
         # Not the pool of the reads: a task there must not wait for another one.
         self._pool = ThreadPoolExecutor(min(len(self._parts), 16) or 1, thread_name_prefix="brokerless-poll")
         self._turn_s = max(1.0, idle_poll_max_s)
@@ -443,8 +436,9 @@ class Consumer:
         refuse_copy(self._opened_in, "consumer")
         sought = [p for p in self._parts if topic in (None, p.topic) and partition in (None, p.number)]
         if not sought:
-            msg = f"This consumer does not read partition {partition} of topic {topic!r}, so it cannot seek there."
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"This consumer does not read partition {partition} of topic {topic!r}, so it cannot seek there."
+            )
         for part in sought:
             offset = resolve_start(part.tail.log, start)
             part.tail.seek(offset.version)

@@ -132,12 +132,12 @@ def export_topic(
         began = consumer.position()
         try:
             if path.is_symlink():
-                msg = f"{path} is a symbolic link to {path.readlink()}; name that file, or remove the link."
-                raise ConfigError(msg)
+                raise ConfigError(
+                    f"{path} is a symbolic link to {path.readlink()}; name that file, or remove the link."
+                )
             writer = writer_of(path, about.schema)
         except OSError as error:
-            msg = f"Cannot write {path} ({error.strerror or error}); choose another file."
-            raise ConfigError(msg) from None
+            raise ConfigError(f"Cannot write {path} ({error.strerror or error}); choose another file.") from None
         rows = time_ms = 0
         try:
             for batches in minibatches(consumer, heads=heads, timeout_s=timeout_s, stop=stop, clock=clock):
@@ -164,8 +164,9 @@ def export_topic(
             waited = " until it was stopped"
         elif rows < expect and timeout_s is not None and not once:
             waited = f" within {timeout_s:g} s"
-        msg = f"{expect} messages of topic {topic!r} were expected, {rows} came{waited}; {path} holds those."
-        raise BrokerlessError(msg)
+        raise BrokerlessError(
+            f"{expect} messages of topic {topic!r} were expected, {rows} came{waited}; {path} holds those."
+        )
     return exported
 
 
@@ -189,18 +190,18 @@ def consumer_at(
             topic, start=start, store=store, partitions=partitions, accept_rewrites=accept_rewrites, clock=clock
         )
     if start.topic != topic:
-        msg = f"The position is one of topic {start.topic!r}, not of {topic!r}; give the one of an export of {topic!r}."
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"The position is one of topic {start.topic!r}, not of {topic!r}; give the one of an export of {topic!r}."
+        )
     consumer = Consumer(topic, store=store, partitions=partitions, accept_rewrites=accept_rewrites, clock=clock)
     try:
         for (_, number), table_id in consumer.table_ids().items():
             if start.table_ids.get(number) != table_id or number not in start.next:
-                msg = (
+                raise TopicChanged(
                     f"Topic {topic!r} was deleted and created again, or restored, since the position was saved: "
                     f"partition {number} was table {start.table_ids.get(number)}, and is {table_id}. The position "
                     "means nothing there; start with --from beginning, or where you choose."
                 )
-                raise TopicChanged(msg)
         for (_, number), _ in consumer.table_ids().items():
             consumer.seek(start.next[number], partition=number)
     except BaseException:
@@ -422,8 +423,7 @@ class _Parquet:
         try:
             self._schema = arrow_schema(schema)
         except SchemaError as error:
-            msg = f"{error} Export a table as it is to .jsonl or .csv."
-            raise SchemaError(msg) from None
+            raise SchemaError(f"{error} Export a table as it is to .jsonl or .csv.") from None
         self._waiting: list[Table] = []
         self._bytes = 0
         # That of a run that was killed, or a link that somebody put there: the name is easy to guess.
@@ -519,5 +519,6 @@ def _writer_for(path: Path, *, raw: bool) -> Callable[[Path, Schema], _Writer]:
     try:
         return writers[path.suffix.lower()]
     except KeyError:
-        msg = f"{str(path)!r} does not say which format to write; end it in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}."
-        raise ConfigError(msg) from None
+        raise ConfigError(
+            f"{str(path)!r} does not say which format to write; end it in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}."
+        ) from None

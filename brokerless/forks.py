@@ -19,8 +19,7 @@ def refuse_copy(opened_in: int, what: str) -> None:
         UsageError: this is another process, where waiting for its threads would never end.
     """
     if is_copy(opened_in):
-        msg = (
+        raise UsageError(
             f"This {what} was opened in process {opened_in}, and this is process {os.getpid()}; open a {what} of its "
             "own in each process, after the fork."
         )
-        raise UsageError(msg)

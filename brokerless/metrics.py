@@ -63,8 +63,9 @@ class Alarm:
 
     def __post_init__(self) -> None:
         if (self.above is None) == (self.below is None):
-            msg = f"An alarm has one bound, this one has above={self.above!r} and below={self.below!r}; give one."
-            raise ValueError(msg)
+            raise ValueError(
+                f"An alarm has one bound, this one has above={self.above!r} and below={self.below!r}; give one."
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,8 +39,7 @@ class Offset:
         """
         match = _OFFSET.fullmatch(text)
         if match is None:
-            msg = f"{text!r} is not an offset; write VERSION:INDEX, for example 12:3."
-            raise ConfigError(msg)
+            raise ConfigError(f"{text!r} is not an offset; write VERSION:INDEX, for example 12:3.")
         return cls(int(match[1]), int(match[2]))
 
 
@@ -63,21 +62,20 @@ def parse_start(text: str) -> Start:
     try:
         instant = datetime.fromisoformat(text)
     except ValueError:
-        msg = (
+        raise ConfigError(
             f"{text!r} is no place to start; use beginning, latest, an offset such as 12:3, "
             "or a time such as 2026-11-21T09:00:00+00:00."
-        )
-        raise ConfigError(msg) from None
+        ) from None
     if instant.tzinfo is None:
         # Not the text with an offset behind it, which for a date alone is no time.
         in_utc = instant.replace(tzinfo=UTC).isoformat()
-        msg = f"The time {text!r} has no UTC offset; write {in_utc} or the offset you mean."
-        raise ConfigError(msg)
+        raise ConfigError(f"The time {text!r} has no UTC offset; write {in_utc} or the offset you mean.")
     try:
         return instant.astimezone(UTC)
     except OverflowError:
-        msg = f"The time {text!r} is, in UTC, outside the years 1 to 9999; start at the beginning or latest."
-        raise ConfigError(msg) from None
+        raise ConfigError(
+            f"The time {text!r} is, in UTC, outside the years 1 to 9999; start at the beginning or latest."
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +116,10 @@ class SavedPosition:
             table_ids = {int(number): str(table_id) for number, table_id in saved["table_ids"].items()}
             return cls(str(saved["topic"]), following, table_ids)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ConfigError):
-            msg = (
+            raise ConfigError(
                 f"{source} does not hold a position; write what 'brokerless export ... --json' prints into it, which "
                 "has topic, next and table_ids."
-            )
-            raise ConfigError(msg) from None
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)

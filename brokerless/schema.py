@@ -94,11 +94,10 @@ class Schema:
         for part in re.split(r",(?![^(]*\)|[^<]*>)", text):
             words = re.split(r"\s*[\s:]\s*", part.strip(), maxsplit=1)
             if len(words) != 2:
-                msg = (
+                raise SchemaError(
                     f"Cannot read {part.strip()!r} in the schema {text!r}; write NAME TYPE, NAME TYPE, ... "
                     "for example 'date string, message string'."
                 )
-                raise SchemaError(msg)
             columns.append(Column(words[0], _delta_type(words[1], column=words[0])))
         return cls.of(columns)
 
@@ -114,20 +113,17 @@ class Schema:
             SchemaError: no columns, a name that is taken, reserved or not usable in Delta, or a nested type.
         """
         if not columns:
-            msg = "A topic needs at least one column."
-            raise SchemaError(msg)
+            raise SchemaError("A topic needs at least one column.")
         seen: set[str] = set()
         for column in columns:
             name = column.name[1:] if reserved and column.name.startswith("_") else column.name
             if column.name == PRODUCED_AT or not _COLUMN.fullmatch(name):
-                msg = (
+                raise SchemaError(
                     f"{column.name!r} cannot be a column's name: letters, digits and underscores, beginning with "
                     "a letter (names with a leading underscore are the kit's own)."
                 )
-                raise SchemaError(msg)
             if column.name.lower() in seen:
-                msg = f"Column {column.name!r} appears twice (Delta does not tell case apart)."
-                raise SchemaError(msg)
+                raise SchemaError(f"Column {column.name!r} appears twice (Delta does not tell case apart).")
             seen.add(column.name.lower())
             if column.type not in _TYPES.values() and not _DECIMAL.fullmatch(column.type):
                 raise column.not_primitive()
@@ -156,15 +152,13 @@ class Schema:
         try:
             fields = [(field["name"], field["type"]) for field in json.loads(schema_string)["fields"]]
             if not all(isinstance(name, str) for name, _ in fields):
-                msg = "a name is no text"
-                raise TypeError(msg)
+                raise TypeError("a name is no text")
             columns = [Column(n, t if isinstance(t, str) else json.dumps(t)) for n, t in fields if n != PRODUCED_AT]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            msg = (
+            raise SchemaError(
                 f"{schema_string[:100]!r} is no schema of a Delta table ({type(error).__name__}: {str(error)[:100]}); "
                 "the table's metadata is damaged. 'brokerless verify' shows the entry."
-            )
-            raise SchemaError(msg) from None
+            ) from None
         return cls(tuple(columns))
 
 
@@ -187,11 +181,10 @@ def check_name(topic: str) -> str:
         ConfigError: the name breaks a rule.
     """
     if len(topic) > 200 or not _NAME.fullmatch(topic) or re.search(r"\.\d+\Z", topic):
-        msg = (
+        raise ConfigError(
             f"{topic[:80]!r} cannot be a topic's name: letters, digits, '_', '-' and single dots, at most 200, "
             "beginning with a letter or digit; the part after the last dot is not a number."
         )
-        raise ConfigError(msg)
     return topic
 
 

@@ -66,11 +66,11 @@ class Settings:
     def __post_init__(self) -> None:
         object.__setattr__(self, "root", check_root(self.root))
         if self.endpoint is not None and "@" in self.endpoint:
-            msg = "The endpoint holds credentials; give them by environment variables instead."
-            raise ConfigError(msg)
+            raise ConfigError("The endpoint holds credentials; give them by environment variables instead.")
         if self.endpoint is not None and not _is_http(self.endpoint):
-            msg = f"The endpoint {shown_url(self.endpoint)!r} is not a URL; write http://host:port or https://host."
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"The endpoint {shown_url(self.endpoint)!r} is not a URL; write http://host:port or https://host."
+            )
 
     @property
     def bucket(self) -> str:
@@ -99,39 +99,38 @@ class Settings:
         running, kind = (None, None) if endpoint or not is_s3 else _running_server(state_dir)
         name = profile or env.get(PROFILE_ENV) or kind or "embedded"
         if name not in get_args(Profile):
-            msg = f"Unknown profile {name!r}; use one of {', '.join(get_args(Profile))}."
-            raise ConfigError(msg)
+            raise ConfigError(f"Unknown profile {name!r}; use one of {', '.join(get_args(Profile))}.")
         access, secret = env.get("AWS_ACCESS_KEY_ID"), env.get("AWS_SECRET_ACCESS_KEY")
         if name == "minio":
             access = env.get("MINIO_S3_ACCESS_KEY") or access
             secret = env.get("MINIO_S3_SECRET_ACCESS_KEY") or secret
         if name == "aws":
             if root is None:
-                msg = f"The profile aws needs a place for topics; set {ROOT_ENV}=s3://bucket/prefix or give --root."
-                raise ConfigError(msg)
+                raise ConfigError(
+                    f"The profile aws needs a place for topics; set {ROOT_ENV}=s3://bucket/prefix or give --root."
+                )
         elif is_s3:
             endpoint = endpoint or running
             if endpoint is None:
                 start = "brokerless up --minio" if name == "minio" else "brokerless up"
-                msg = f"No S3 server is known. Start one with '{start}', or set AWS_ENDPOINT_URL to the one to use."
-                raise ConfigError(msg)
+                raise ConfigError(
+                    f"No S3 server is known. Start one with '{start}', or set AWS_ENDPOINT_URL to the one to use."
+                )
             if kind is not None and kind != name:
-                msg = (
+                raise ConfigError(
                     f"The profile is {name}, and 'brokerless up' started a server of kind {kind} ({endpoint}). Use the "
                     f"profile {kind} (without --profile and {PROFILE_ENV} it is chosen by itself), or stop that server "
                     "with 'brokerless down' and start the other."
                 )
-                raise ConfigError(msg)
             if name == "embedded":
                 # The embedded server listens on loopback only and takes any key.
                 access, secret = access or "brokerless", secret or "brokerless"
             elif not (access and secret):
                 why = "" if kind is None else f" of the server that 'brokerless up' started ({endpoint})"
-                msg = (
+                raise ConfigError(
                     f"The profile minio needs the credentials{why}; set MINIO_S3_ACCESS_KEY and "
                     "MINIO_S3_SECRET_ACCESS_KEY."
                 )
-                raise ConfigError(msg)
         return cls(
             profile=name,  # type: ignore[arg-type]  # checked against the Literal's values above
             root=root or _LOCAL_ROOT,
@@ -170,8 +169,7 @@ def check_root(root: str) -> str:
     # A secret may hold slashes.
     user = re.match(r"(\w*)://([^/?#]*)@", root)
     if (user and user[1] != "abfss") or re.match(r"(?s)\w*://[^/?#]*:.*@", root):
-        msg = "The root holds credentials; give them by environment variables instead."
-        raise ConfigError(msg)
+        raise ConfigError("The root holds credentials; give them by environment variables instead.")
     shown = re.split("[?#]", root)[0]  # what follows may be a signature
     try:
         parts = urlsplit(root)
@@ -179,18 +177,17 @@ def check_root(root: str) -> str:
         parts = urlsplit("")  # a broken IPv6 address; refused like any other text that is no URL
     no_host = parts.scheme in {"file", "memory"}
     if parts.scheme not in _SCHEMES or (not parts.netloc and not no_host):
-        msg = (
+        raise ConfigError(
             f"The root {shown!r} is not a URL of an object store; write s3://bucket/prefix, gs://bucket/prefix, "
             "az://container/prefix or file:///absolute/path."
         )
-        raise ConfigError(msg)
     if parts.scheme == "file" and (parts.netloc or not parts.path.startswith("/")):
-        msg = f"The root {shown!r} is no absolute path of this machine; write file:///absolute/path."
-        raise ConfigError(msg)
+        raise ConfigError(f"The root {shown!r} is no absolute path of this machine; write file:///absolute/path.")
     # Clients differ in how they read these: one takes "%2e%2e" for a name, the next for the folder above.
     if re.search(r"[?#%\\\x00-\x1f\x7f]", root) or any(part in {".", ".."} for part in parts.path.split("/")):
-        msg = f"The root {shown!r} may not hold '?', '#', '%', '\\', control characters, '.' or '..' parts."
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"The root {shown!r} may not hold '?', '#', '%', '\\', control characters, '.' or '..' parts."
+        )
     return root.rstrip("/").replace("s3a://", "s3://", 1)
 
 
@@ -226,16 +223,14 @@ def _read_dotenv(path: Path | None) -> dict[str, str]:
     try:
         content = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        msg = f"{path} cannot be read ({error}); write NAME=value lines in UTF-8, or remove it."
-        raise ConfigError(msg) from None
+        raise ConfigError(f"{path} cannot be read ({error}); write NAME=value lines in UTF-8, or remove it.") from None
     for number, line in enumerate(content.splitlines(), start=1):
         text = line.strip().removeprefix("export ").strip()
         if not text or text.startswith("#"):
             continue
         name, equals, value = text.partition("=")
         if not equals or not name.strip().isidentifier():
-            msg = f"{path}, line {number}: expected NAME=value."
-            raise ConfigError(msg)
+            raise ConfigError(f"{path}, line {number}: expected NAME=value.")
         value = value.strip()
         if len(value) >= 2 and value[0] == value[-1] and value[0] in "'\"":
             value = value[1:-1]

@@ -179,11 +179,10 @@ class ObstoreStore:
                 raise
             size, tag = answer.meta["size"], answer.meta["e_tag"]
             if size > MAX_OBJECT_BYTES:
-                msg = (
+                raise StoreError(
                     f"{self.uri}/{path} has {size} bytes; objects of up to {MAX_OBJECT_BYTES} are read. "
                     "Its writer must write fewer rows at a time."
                 )
-                raise StoreError(msg)
             if within_s is None or size <= _STREAMED:
                 return answer.bytes().to_bytes()
             for chunk in answer.stream(min_chunk_size=_STREAMED // 4):
@@ -380,8 +379,7 @@ class FileStore(ObstoreStore):
     def _written(self, path: str, data: bytes) -> Iterator[tuple[Path, Path]]:
         """The bytes, synced, under a name that is removed at the end, and where they shall be."""
         if {"", ".", ".."} & set(path.split("/")):
-            msg = f"{path!r} is no path of an object"
-            raise ValueError(msg)
+            raise ValueError(f"{path!r} is no path of an object")
         target = self._folder / path
         self._make(target.parent)
         temporary = target.with_name(f".tmp#{secrets.randbits(64)}")
@@ -449,8 +447,9 @@ def _open(settings: Settings, pid: int) -> ObstoreStore:
         return ObstoreStore(settings.root, connect)
     except (obs.BaseError, OSError, ValueError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0][:300]
-        msg = f"No store can be opened at {settings.root[:200]!r} ({first}); correct the root or the store's settings."
-        raise ConfigError(msg) from None
+        raise ConfigError(
+            f"No store can be opened at {settings.root[:200]!r} ({first}); correct the root or the store's settings."
+        ) from None
 
 
 def _client(
@@ -508,8 +507,7 @@ def _boto3_credentials(settings: Settings) -> Boto3CredentialProvider | None:
     except ValueError:
         return None
     except BotoCoreError as error:
-        msg = f"No usable AWS credentials: {error} Check AWS_PROFILE and the files in ~/.aws."
-        raise ConfigError(msg) from error
+        raise ConfigError(f"No usable AWS credentials: {error} Check AWS_PROFILE and the files in ~/.aws.") from error
 
 
 def create_bucket(settings: Settings) -> None:
@@ -545,19 +543,18 @@ def create_bucket(settings: Settings) -> None:
         if error.code == 409:
             return  # it is there
         if error.code in {401, 403}:
-            msg = (
+            raise AccessDenied(
                 f"The server at {settings.endpoint} refused to create the bucket {settings.bucket!r} "
                 f"(HTTP {error.code}); check the credentials."
-            )
-            raise AccessDenied(msg) from None
-        msg = f"The server at {settings.endpoint} could not create the bucket {settings.bucket!r}: HTTP {error.code}."
-        raise StoreUnavailable(msg) from None
+            ) from None
+        raise StoreUnavailable(
+            f"The server at {settings.endpoint} could not create the bucket {settings.bucket!r}: HTTP {error.code}."
+        ) from None
     except OSError as error:
-        msg = (
+        raise StoreUnavailable(
             f"No S3 server answers at {settings.endpoint} ({error}). Start one with 'brokerless up', "
             "or set AWS_ENDPOINT_URL to the one to use."
-        )
-        raise StoreUnavailable(msg) from None
+        ) from None
 
 
 @lru_cache(maxsize=32)

@@ -126,8 +126,7 @@ def create_topic(
     """
     check_name(topic)
     if not 1 <= partitions <= MAX_PARTITIONS:
-        msg = f"{partitions} partitions are not possible; use 1 to {MAX_PARTITIONS}."
-        raise ConfigError(msg)
+        raise ConfigError(f"{partitions} partitions are not possible; use 1 to {MAX_PARTITIONS}.")
     check_conditional_put(store, within=topic, clock=clock)
     there = _existing(store, topic, clock)
     if there is not None:
@@ -164,14 +163,15 @@ def _existing(store: Store, topic: str, clock: Clock) -> Topic | None:
 
 def _accept(there: Topic, schema: Schema, partitions: int, exist_ok: bool) -> Topic:
     if there.schema != schema:
-        msg = f"Topic {there.name!r} exists with the schema '{there.schema}', not '{schema}'. Choose another name."
-        raise TopicExists(msg)
+        raise TopicExists(
+            f"Topic {there.name!r} exists with the schema '{there.schema}', not '{schema}'. Choose another name."
+        )
     if there.partitions != partitions:
-        msg = f"Topic {there.name!r} exists with {there.partitions} partitions, not {partitions}. Choose another name."
-        raise TopicExists(msg)
+        raise TopicExists(
+            f"Topic {there.name!r} exists with {there.partitions} partitions, not {partitions}. Choose another name."
+        )
     if not exist_ok:
-        msg = f"Topic {there.name!r} exists already."
-        raise TopicExists(msg)
+        raise TopicExists(f"Topic {there.name!r} exists already.")
     return there
 
 
@@ -203,11 +203,10 @@ def _describe(store: Store, topic: str, clock: Clock, folders: Sequence[str] | N
     except (TopicNotFound, TopicDeleted):
         if left := remains(store, topic, clock=clock, folders=folders):
             raise TopicIncomplete(left.problem, left) from None
-        msg = (
+        raise TopicNotFound(
             f"There is no topic {topic!r} in {store.uri}. Create it with "
             f"'brokerless topics create {topic} --schema \"...\"'; 'brokerless topics list' shows what is there."
-        )
-        raise TopicNotFound(msg) from None
+        ) from None
     partitions = _partitions(log)
     logs, heads = [log], [log.state.version]
     for number in range(1, partitions):
@@ -215,14 +214,14 @@ def _describe(store: Store, topic: str, clock: Clock, folders: Sequence[str] | N
         try:
             heads.append(logs[-1].state.version)
         except TopicDeleted:
-            msg = f"Topic {topic!r} is half deleted. Finish it: brokerless topics delete {topic}."
-            raise TopicIncomplete(msg) from None
+            raise TopicIncomplete(
+                f"Topic {topic!r} is half deleted. Finish it: brokerless topics delete {topic}."
+            ) from None
         except TopicNotFound:
-            msg = (
+            raise TopicIncomplete(
                 f"Topic {topic!r} has {partitions} partitions, but partition {number} has no log: it is lost, or not "
                 f"yet restored. Restore it. Or give up the rest: brokerless topics delete {topic}."
-            )
-            raise TopicIncomplete(msg) from None
+            ) from None
     if partitions > 1:
         # Partition 0 is deleted and created last: while it is the same, so are the others that we have read since.
         # Who took some of them from the old topic and some from the new one would write into both.
@@ -293,8 +292,7 @@ def live_logs(store: Store, topic: str, *, clock: Clock = SYSTEM) -> list[DeltaL
     logs += [log for log in _live(store, others, clock) if PARTITIONS_KEY in log.state.metadata.configuration]
     if not logs:
         describe_topic(store, topic, clock=clock)  # says how to look for others
-        msg = f"Topic {topic!r} has just been created; try again."
-        raise TopicNotFound(msg)
+        raise TopicNotFound(f"Topic {topic!r} has just been created; try again.")
     return logs
 
 
@@ -373,15 +371,13 @@ def check_conditional_put(store: Store, *, within: str = "_brokerless", clock: C
         if answer == "exists" and attempt:
             return
         if created > 1:
-            msg = (
+            raise ConditionalPutUnsupported(
                 f"The store at {store.uri} ignores 'If-None-Match: *': two writers could overwrite each other's "
                 "commits. Use AWS S3, MinIO, SeaweedFS, Google Cloud Storage or Azure Blob Storage."
             )
-            raise ConditionalPutUnsupported(msg)
         if answer == "unknown":
             clock.backoff(attempt)
-    msg = (
+    raise StoreUnavailable(
         f"{store.uri} did not say in {_PROBES} tries whether it honours 'If-None-Match: *', without which two writers "
         "could overwrite each other's commits. Try again; AWS S3, MinIO and SeaweedFS do."
     )
-    raise StoreUnavailable(msg)

@@ -145,11 +145,10 @@ def find_assets(runtime: Runtime) -> Assets:
     assets = {plan.kind: plan.asset for plan in _plans(runtime)}
     for kind, asset in assets.items():
         if not asset.path.is_file():
-            msg = (
+            raise ConfigError(
                 f"The asset {kind!r} for {runtime.architecture} and Python {runtime.python} is missing or older than "
                 "its sources. Make it with: python -m infra.assets"
             )
-            raise ConfigError(msg)
     return Assets(**assets)
 
 
@@ -211,8 +210,9 @@ def locked(packages: Iterable[str], *, python: str, lock: str) -> str:
             blocks[requirement.name] = f"{requirement.name}{requirement.specifier} \\\n{hashes}"
     missing = sorted(set(packages) - set(blocks))
     if missing:
-        msg = f"{', '.join(missing)} is not in {LOCK.name} for Python {python}. Add it to pyproject.toml; make lock."
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"{', '.join(missing)} is not in {LOCK.name} for Python {python}. Add it to pyproject.toml; make lock."
+        )
     return "\n".join(blocks[name] for name in sorted(set(packages))) + "\n"
 
 
@@ -246,8 +246,9 @@ def _make(plan: _Plan, path: Path) -> None:
             _add(archive, str(source.relative_to(REPOSITORY)), source.read_bytes())
         size = sum(info.file_size for info in archive.infolist())
     if plan.kind in {"core", "maintenance"} and size > _FUNCTION_LIMIT_BYTES:
-        msg = f"The package {plan.kind!r} has {size / 2**20:.0f} MB, but Lambda takes 250 MB. Leave packages out."
-        raise BrokerlessError(msg)
+        raise BrokerlessError(
+            f"The package {plan.kind!r} has {size / 2**20:.0f} MB, but Lambda takes 250 MB. Leave packages out."
+        )
 
 
 def _check_installable(plan: _Plan, path: Path) -> None:
@@ -332,8 +333,7 @@ def _own_wheel(folder: Path) -> Path:
 def _run(command: list[str], what: str, *, environ: Mapping[str, str] | None = None) -> None:
     done = subprocess.run(command, cwd=REPOSITORY, env=environ, capture_output=True, text=True, check=False)
     if done.returncode:
-        msg = f"{what} failed with exit code {done.returncode}: {done.stderr.strip()[-2000:]}"
-        raise BrokerlessError(msg)
+        raise BrokerlessError(f"{what} failed with exit code {done.returncode}: {done.stderr.strip()[-2000:]}")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -50,17 +50,15 @@ _LOG_DAYS: Final = (1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 73
 # Above the classes, because some of them have defaults that are checked while this module is loaded.
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
-        msg = (
+        raise ConfigError(
             f"A pipeline cannot be called {name!r}: small letters, digits and hyphens, 2 to 24 of them, beginning "
             "with a letter, because the names of AWS resources are made from it."
         )
-        raise ConfigError(msg)
 
 
 def _check_choice(value: str, choices: object, what: str) -> None:
     if value not in get_args(choices):
-        msg = f"{what} {value!r}; use one of {', '.join(get_args(choices))}."
-        raise ConfigError(msg)
+        raise ConfigError(f"{what} {value!r}; use one of {', '.join(get_args(choices))}.")
 
 
 def _repeated(names: Iterable[str]) -> str | None:
@@ -91,19 +89,19 @@ class TopicConfig:
     def __post_init__(self) -> None:
         check_name(self.name)
         if len(self.name) > _LONGEST_TOPIC:
-            msg = f"Topic {self.name!r} has {len(self.name)} characters; use at most {_LONGEST_TOPIC} to deploy it."
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"Topic {self.name!r} has {len(self.name)} characters; use at most {_LONGEST_TOPIC} to deploy it."
+            )
         Schema.parse(self.schema)
         if not 1 <= self.partitions <= MAX_PARTITIONS:
-            msg = f"Topic {self.name!r} has {self.partitions} partitions; use 1 to {MAX_PARTITIONS}."
-            raise ConfigError(msg)
+            raise ConfigError(f"Topic {self.name!r} has {self.partitions} partitions; use 1 to {MAX_PARTITIONS}.")
         for door in self.doors:
             if door not in get_args(Door):
-                msg = f"Topic {self.name!r} has the unknown door {door!r}; use one of {', '.join(get_args(Door))}."
-                raise ConfigError(msg)
+                raise ConfigError(
+                    f"Topic {self.name!r} has the unknown door {door!r}; use one of {', '.join(get_args(Door))}."
+                )
         if again := _repeated(self.doors):
-            msg = f"Topic {self.name!r} has the door {again!r} twice; name each once."
-            raise ConfigError(msg)
+            raise ConfigError(f"Topic {self.name!r} has the door {again!r} twice; name each once.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,35 +154,35 @@ class PipelineConfig:
         check_name(self.output)
         Schema.parse(self.output_schema)
         if not (REPOSITORY / "glue_jobs" / self.script).is_file():
-            msg = f"{where} has the script {self.script!r}, which is not in glue_jobs/. Write it, or correct the name."
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"{where} has the script {self.script!r}, which is not in glue_jobs/. Write it, or correct the name."
+            )
         if not self.inputs:
-            msg = f"{where} has no inputs; name at least one topic."
-            raise ConfigError(msg)
+            raise ConfigError(f"{where} has no inputs; name at least one topic.")
         if again := _repeated(self.inputs):
-            msg = f"{where} reads {again!r} twice; name each input once."
-            raise ConfigError(msg)
+            raise ConfigError(f"{where} reads {again!r} twice; name each input once.")
         if self.output in self.inputs:
-            msg = f"{where} reads its own output {self.output!r}, which would never end; choose another output."
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"{where} reads its own output {self.output!r}, which would never end; choose another output."
+            )
         if not self.latency_objective_p99_s > 0:
-            msg = f"{where} has a latency objective of {self.latency_objective_p99_s} s; it must be above zero."
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"{where} has a latency objective of {self.latency_objective_p99_s} s; it must be above zero."
+            )
         if self.engine is not None:
             _check_choice(self.engine, Engine, f"{where} has the unknown engine")
         _check_choice(self.worker_type, GlueWorker, f"{where} has the unknown worker type")
         if self.workers < 2:
-            msg = f"{where} has {self.workers} workers; the driver needs one, so use at least 2."
-            raise ConfigError(msg)
+            raise ConfigError(f"{where} has {self.workers} workers; the driver needs one, so use at least 2.")
         if ("--engine", "delta") in self.arguments:
-            msg = (
+            raise ConfigError(
                 f"{where} would write with Spark's own Delta writer, which does not commit conditionally; the data "
                 "bucket refuses its commits. Leave out --engine delta."
             )
-            raise ConfigError(msg)
         if self.canary is not None and self.canary not in self.inputs:
-            msg = f"{where} has its canary in {self.canary!r}, which it does not read; use one of {self.inputs}."
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"{where} has its canary in {self.canary!r}, which it does not read; use one of {self.inputs}."
+            )
 
     @property
     def watched(self) -> bool:
@@ -213,14 +211,14 @@ class GeneratorConfig:
 
     def __post_init__(self) -> None:
         if not self.rate_per_s > 0 or not 0 < self.duration_s <= 600:
-            msg = (
+            raise ConfigError(
                 f"The generator cannot send {self.rate_per_s} messages/s for {self.duration_s} s; "
                 "use a rate above 0 and at most 600 s, since a function ends after 15 minutes."
             )
-            raise ConfigError(msg)
         if self.enabled and self.duration_s > 45:
-            msg = f"The generator starts each minute, so it cannot run for {self.duration_s} s; use at most 45."
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"The generator starts each minute, so it cannot run for {self.duration_s} s; use at most 45."
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,8 +260,7 @@ class Runtime:
     def __post_init__(self) -> None:
         _check_choice(self.architecture, Architecture, "Unknown architecture")
         if not re.fullmatch(r"3\.\d+", self.python):
-            msg = f"Unknown Python {self.python!r}; write for example '3.13'."
-            raise ConfigError(msg)
+            raise ConfigError(f"Unknown Python {self.python!r}; write for example '3.13'.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,22 +337,21 @@ class StageConfig:
 
     def __post_init__(self) -> None:
         if not _STAGE.fullmatch(self.name):
-            msg = (
+            raise ConfigError(
                 f"A stage cannot be called {self.name!r}: small letters and digits, 2 to 16 of them, beginning with a "
                 "letter, because the names of buckets are made from it."
             )
-            raise ConfigError(msg)
         _check_choice(self.engine, Engine, f"Stage {self.name!r} has the unknown engine")
         self._check_topics()
         self._check_numbers()
         for topic in self.topics:
             if "msk" in topic.doors and self.msk is None:
-                msg = f"Topic {topic.name!r} has the door 'msk', but stage {self.name!r} has no cluster; set its msk."
-                raise ConfigError(msg)
+                raise ConfigError(
+                    f"Topic {topic.name!r} has the door 'msk', but stage {self.name!r} has no cluster; set its msk."
+                )
         for email in self.alarm_emails:
             if not _EMAIL.fullmatch(email):
-                msg = f"Stage {self.name!r} has the alarm e-mail {email!r}, which is no address."
-                raise ConfigError(msg)
+                raise ConfigError(f"Stage {self.name!r} has the alarm e-mail {email!r}, which is no address.")
 
     def _check_topics(self) -> None:
         for kind, names in (
@@ -364,30 +360,28 @@ class StageConfig:
             ("output", [pipeline.output for pipeline in self.pipelines]),
         ):
             if again := _repeated(names):
-                msg = f"Stage {self.name!r} has the {kind} {again!r} twice; each needs a name of its own."
-                raise ConfigError(msg)
+                raise ConfigError(f"Stage {self.name!r} has the {kind} {again!r} twice; each needs a name of its own.")
         produced = {topic.name for topic in self.topics}
         outputs = {pipeline.output for pipeline in self.pipelines}
         known = produced | outputs | {pipeline.dead_letters for pipeline in self.pipelines}
         for pipeline in self.pipelines:
             if pipeline.output in produced:
-                msg = (
+                raise ConfigError(
                     f"Pipeline {pipeline.name!r} writes {pipeline.output!r}, which is a topic for producers too; "
                     "a table has one committing writer, so choose another output or remove the topic."
                 )
-                raise ConfigError(msg)
             for name in pipeline.inputs:
                 if name not in known:
-                    msg = (
+                    raise ConfigError(
                         f"Pipeline {pipeline.name!r} reads the unknown topic {name!r}; stage {self.name!r} has: "
                         f"{', '.join(sorted(known))}. Add a TopicConfig, or correct the name."
                     )
-                    raise ConfigError(msg)
             if pipeline.canary is not None:
                 self._check_canary(pipeline, pipeline.canary)
         if again := _repeated(catalog_name(table) for plan in self.plans for table in plan.tables):
-            msg = f"Two tables of stage {self.name!r} would be {again!r} in the Glue catalog; rename one of the topics."
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"Two tables of stage {self.name!r} would be {again!r} in the Glue catalog; rename one of the topics."
+            )
 
     def _check_canary(self, pipeline: PipelineConfig, topic: str) -> None:
         # Here, because what sends canaries loads the store, which the rest of a configuration does without.
@@ -395,11 +389,10 @@ class StageConfig:
 
         for plan in self.plans:
             if plan.name in (topic, pipeline.output) and COLUMN not in Schema.parse(plan.schema).names:
-                msg = (
+                raise ConfigError(
                     f"Pipeline {pipeline.name!r} cannot have a canary: topic {plan.name!r} lacks the column "
                     f"{COLUMN!r}, by which the message is known. Add the column, or leave out canary."
                 )
-                raise ConfigError(msg)
 
     def _check_numbers(self) -> None:
         for what, value, least in (
@@ -409,17 +402,16 @@ class StageConfig:
             ("monthly_budget_usd", self.monthly_budget_usd or 1, 1),
         ):
             if value < least:
-                msg = f"Stage {self.name!r} has {what} = {value}; use {least} or more."
-                raise ConfigError(msg)
+                raise ConfigError(f"Stage {self.name!r} has {what} = {value}; use {least} or more.")
         if self.max_failures_per_hour > 10:
-            msg = f"Stage {self.name!r} has max_failures_per_hour = {self.max_failures_per_hour}; EMR takes at most 10."
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"Stage {self.name!r} has max_failures_per_hour = {self.max_failures_per_hour}; EMR takes at most 10."
+            )
         if self.log_retention_days not in _LOG_DAYS:
-            msg = (
+            raise ConfigError(
                 f"Stage {self.name!r} keeps logs for {self.log_retention_days} days; "
                 f"CloudWatch offers {', '.join(map(str, _LOG_DAYS))}."
             )
-            raise ConfigError(msg)
 
     @property
     def metrics_namespace(self) -> str:
@@ -513,8 +505,7 @@ def stage_config(name: str) -> StageConfig:
     try:
         return STAGES[name]
     except KeyError:
-        msg = f"Unknown stage {name!r}; infra/config.py has: {', '.join(STAGES)}."
-        raise ConfigError(msg) from None
+        raise ConfigError(f"Unknown stage {name!r}; infra/config.py has: {', '.join(STAGES)}.") from None
 
 
 _TOPICS: Final = (

@@ -71,8 +71,9 @@ def main() -> None:
     """Serves until standard input ends, which it does when the parent process does, by whatever way."""
     installed = importlib.metadata.version("ministack")
     if installed != MINISTACK:
-        msg = f"The emulator was made for ministack {MINISTACK}, but {installed} is installed; run: make setup-aws"
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"The emulator was made for ministack {MINISTACK}, but {installed} is installed; run: make setup-aws"
+        )
     directory = Path(os.environ[DIRECTORY_ENV])
     runs = GlueRuns(directory / "glue", _endpoint())
     _register_stored()
@@ -147,8 +148,7 @@ def _refine_buckets() -> None:
 
     def remove_empty(physical_id: str, props: Handler) -> None:
         if s3._buckets.get(physical_id, {}).get("objects"):
-            msg = f"The bucket {physical_id} is not empty"
-            raise ValueError(msg)
+            raise ValueError(f"The bucket {physical_id} is not empty")
         remove(physical_id, props)
 
     bucket |= {"create": create_with_tags, "delete": remove_empty}
@@ -304,8 +304,7 @@ def _isolate_functions(directory: Path) -> None:
     for name in _LAMBDA_HAS:
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:
-            msg = f"The emulator's functions need {name}, which is not installed; run: make setup-aws"
-            raise ConfigError(msg)
+            raise ConfigError(f"The emulator's functions need {name}, which is not installed; run: make setup-aws")
         origin = Path(spec.origin)
         source = origin.parent if origin.name == "__init__.py" else origin
         (packages / source.name).symlink_to(source)

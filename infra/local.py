@@ -240,11 +240,10 @@ class Deployment:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
         if process.returncode:
-            msg = (
+            raise BrokerlessError(
                 f"'cdk {arguments[0]}' failed with exit code {process.returncode}; the emulator's log is "
                 f"{self._emulator.log}. Its output ends with:\n{output[-_SHOWN_CHARACTERS:]}"
             )
-            raise BrokerlessError(msg)
         return output
 
 

@@ -77,8 +77,9 @@ def chained(conf: Mapping[str, str]) -> str:
     """
     for key, value in conf.items():
         if " " in value:
-            msg = f"The setting {key}={value!r} holds a space, and Glue's --conf has no quotes; leave it out."
-            raise ValueError(msg)
+            raise ValueError(
+                f"The setting {key}={value!r} holds a space, and Glue's --conf has no quotes; leave it out."
+            )
     return " --conf ".join(f"{key}={value}" for key, value in conf.items())
 
 

@@ -27,8 +27,7 @@ def build() -> bytes:
     """The jar's bytes."""
     spark = find_spec("pyspark")
     if spark is None or spark.origin is None:
-        msg = "pyspark is missing: 'make setup' installs it."
-        raise SystemExit(msg)
+        raise SystemExit("pyspark is missing: 'make setup' installs it.")
     with tempfile.TemporaryDirectory() as folder:
         sources = sorted(str(path.relative_to(HERE)) for path in HERE.rglob("*.java"))
         options = [

@@ -51,15 +51,13 @@ class TimestampCheck:
         known_ms = self._begins_ms.setdefault(producer, begin_ms)
         # Not turned round: comparisons with NaN are false.
         if not abs(timestamp_ms - (known_ms + after_ms)) <= TOLERANCE_MS:
-            msg = (
+            raise ValueError(
                 f"The timestamp of message {number} of producer {producer} is {timestamp_ms:.3f} ms; "
                 f"by the producer's first one it should be {known_ms + after_ms:.3f} ms."
             )
-            raise ValueError(msg)
         first, reference_ms = next(iter(self._begins_ms.items()))
         if not abs(begin_ms - reference_ms) <= APART_MS:
-            msg = (
+            raise ValueError(
                 f"Producer {producer} began {(begin_ms - reference_ms) / 1000:.0f} s after producer {first} "
                 "by their timestamps; an offset was not parsed."
             )
-            raise ValueError(msg)

@@ -106,8 +106,7 @@ class StockDeltaSpark(DeltaRs):
         while not self._started.wait(0.2):
             self.check()
             if time.monotonic() > deadline:
-                msg = f"The Spark job was not ready after {START_S:.0f} s: {_tail(self._log)}"
-                raise PeerError(msg)
+                raise PeerError(f"The Spark job was not ready after {START_S:.0f} s: {_tail(self._log)}")
 
     def _follow(self) -> None:
         assert self._process.stdout is not None
@@ -122,8 +121,7 @@ class StockDeltaSpark(DeltaRs):
     def check(self) -> None:
         """Raises ``PeerError`` if the job has ended."""
         if self._process.poll() is not None:
-            msg = f"The Spark job ended with {self._process.returncode}: {_tail(self._log)}"
-            raise PeerError(msg)
+            raise PeerError(f"The Spark job ended with {self._process.returncode}: {_tail(self._log)}")
 
     def processes(self) -> Mapping[str, int]:
         """The job; the JVM is its child."""

@@ -178,8 +178,7 @@ def fetch(jars: Sequence[Jar], folder: Path) -> list[Path]:
             for jar in missing:
                 found = _sha256(Path(draft, jar.file))
                 if found != jar.sha256:
-                    msg = f"{jar.file} has the SHA-256 {found}, not the pinned {jar.sha256}."
-                    raise ValueError(msg)
+                    raise ValueError(f"{jar.file} has the SHA-256 {found}, not the pinned {jar.sha256}.")
                 Path(draft, jar.file).replace(folder / jar.file)
     return [folder / jar.file for jar in jars]
 
@@ -236,8 +235,7 @@ def _run(command: Sequence[str]) -> None:
     try:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=FETCH_S)
     except subprocess.TimeoutExpired:
-        msg = f"nothing came within {FETCH_S:.0f} s"
-        raise OSError(msg) from None
+        raise OSError(f"nothing came within {FETCH_S:.0f} s") from None
     except subprocess.CalledProcessError as error:
         raise OSError((error.stdout + error.stderr).strip()[-3000:]) from error
 

@@ -132,8 +132,7 @@ def values(rows: pa.Table) -> list[bytes]:
         lengths = pc.binary_length(chunk)
         width = pc.max(lengths).as_py()
         if width != pc.min(lengths).as_py():
-            msg = f"Messages are {pc.min(lengths)} to {width} bytes long; a benchmark's have one width."
-            raise ValueError(msg)
+            raise ValueError(f"Messages are {pc.min(lengths)} to {width} bytes long; a benchmark's have one width.")
         begin = np.frombuffer(chunk.buffers()[1], np.int32)[chunk.offset]
         found += np.frombuffer(chunk.buffers()[2], f"S{width}", count=len(chunk), offset=begin).tolist()
     return found
@@ -152,8 +151,7 @@ def ids(found: Sequence[bytes], payload_bytes: int) -> tuple[np.ndarray, np.ndar
     short = np.diff(ends, prepend=0) <= _ID_WIDTH + payload_bytes
     if short.any() or (text[begins - 1] != SEPARATOR[0]).any():
         wrong = short if short.any() else text[begins - 1] != SEPARATOR[0]
-        msg = f"A value is not a field, a tab and a message: {found[int(np.argmax(wrong))]!r}."
-        raise ValueError(msg)
+        raise ValueError(f"A value is not a field, a tab and a message: {found[int(np.argmax(wrong))]!r}.")
     heads = np.ascontiguousarray(text[begins[:, None] + np.arange(_ID_WIDTH)])
     offsets = np.arange(0, heads.size + 1, _ID_WIDTH, dtype=np.int32)
     return messages.ids(pa.StringArray.from_buffers(len(array), pa.py_buffer(offsets), pa.py_buffer(heads)))
@@ -182,8 +180,9 @@ class KafkaSender:
                 self._producer.poll(0.01)
             queued = self._producer.produce_batch(self._topic, batch, partition=self._partition)
             if queued != len(batch):
-                msg = f"Kafka's producer took {queued} of {len(batch)} messages: {batch[queued].get('_error')}"
-                raise PeerError(msg)
+                raise PeerError(
+                    f"Kafka's producer took {queued} of {len(batch)} messages: {batch[queued].get('_error')}"
+                )
             self._handed += queued
         self._producer.poll(0)
         return self._count()
@@ -336,8 +335,7 @@ class Kafka(Peer):
             check=False,
         )
         if made.returncode:
-            msg = f"Kafka's storage could not be formatted: {made.stdout[-3000:]}"
-            raise PeerError(msg)
+            raise PeerError(f"Kafka's storage could not be formatted: {made.stdout[-3000:]}")
         command = [java[0], *_BROKER_JAVA, *java[1:], "kafka.Kafka", str(file)]
         broker = self._start_child(stack, "broker", command)
         threading.Thread(target=broker.follow, args=({},), daemon=True).start()
@@ -398,8 +396,7 @@ class Kafka(Peer):
         while not ready():
             self.check()
             if time.monotonic() > deadline:
-                msg = f"The {role} was not ready after {_READY_S:.0f} s: {self._children[role].tail()}"
-                raise PeerError(msg)
+                raise PeerError(f"The {role} was not ready after {_READY_S:.0f} s: {self._children[role].tail()}")
             time.sleep(0.05)
 
     def check(self) -> None:
@@ -503,8 +500,7 @@ class _Child:
     def check(self) -> None:
         """Raises ``PeerError`` if it has ended."""
         if self.process.poll() is not None:
-            msg = f"The {self._role} ended with {self.process.returncode}: {self.tail()}"
-            raise PeerError(msg)
+            raise PeerError(f"The {self._role} ended with {self.process.returncode}: {self.tail()}")
 
     def end(self) -> None:
         """Ends it in order.
@@ -514,8 +510,7 @@ class _Child:
         """
         code = self._stop(20.0)
         if code not in (0, 128 + signal.SIGTERM):  # a JVM tells the signal that ended it
-            msg = f"The {self._role} ended with {code}: {self.tail()}"
-            raise PeerError(msg)
+            raise PeerError(f"The {self._role} ended with {code}: {self.tail()}")
 
     def kill(self) -> None:
         """Ends it soon, whatever it does; nothing if it was ended."""

@@ -145,8 +145,7 @@ class Brokerless(Peer):
                 self.check_engine(self._started)
                 return
             self.check()
-        msg = f"The pipeline was not ready after {START_S:.0f} s."
-        raise PeerError(msg)
+        raise PeerError(f"The pipeline was not ready after {START_S:.0f} s.")
 
     def job_arguments(self) -> list[str]:
         """Of the pipeline's script. In real-time mode it commits as often as the producers do."""
@@ -164,8 +163,7 @@ class Brokerless(Peer):
         """
         if started["engine"] != self.engine:
             why = f": {started['reason']}" if started.get("reason") else ""
-            msg = f"The pipeline runs by the engine {started['engine']!r}, not {self.engine!r}{why}."
-            raise PeerError(msg)
+            raise PeerError(f"The pipeline runs by the engine {started['engine']!r}, not {self.engine!r}{why}.")
 
     def _follow(self, started: threading.Event) -> None:
         assert self._job is not None
@@ -185,8 +183,7 @@ class Brokerless(Peer):
     def check(self) -> None:
         if self._job is not None and self._job.poll() is not None:
             self._errors.seek(0)
-            msg = f"The pipeline ended with {self._job.returncode}: {self._errors.read()[-3000:]}"
-            raise PeerError(msg)
+            raise PeerError(f"The pipeline ended with {self._job.returncode}: {self._errors.read()[-3000:]}")
 
     def processes(self) -> Mapping[str, int]:
         return self._processes
@@ -209,8 +206,7 @@ class Brokerless(Peer):
         code = stop_job(self._job)
         if code:
             self._errors.seek(0)
-            msg = f"The pipeline ended with {code}: {self._errors.read()[-3000:]}"
-            raise PeerError(msg)
+            raise PeerError(f"The pipeline ended with {code}: {self._errors.read()[-3000:]}")
         steady = self._batches[len(self._batches) // 2 :]  # the JVM compiles itself in the first half
         batches = sum(e["batches"] for e in steady) or 1
         return Stats(

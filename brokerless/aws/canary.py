@@ -151,11 +151,10 @@ class Canary:
         output = describe_topic(self._store, self._output, clock=self._clock)
         for topic, schema in ((self._topic, producer.schema), (self._output, output.schema)):
             if COLUMN not in {column.name for column in schema.columns if column.type == "string"}:
-                msg = (
+                raise ConfigError(
                     f"The canary marks its messages in the column '{COLUMN} string', which topic {topic!r} does not "
                     f"have; it has: {schema}. Add it, or deploy the pipeline without a canary."
                 )
-                raise ConfigError(msg)
         self._open = producer, Consumer(self._output, store=self._store, clock=self._clock)
         return self._open
 

@@ -62,8 +62,7 @@ class Environment:
             except ValueError:
                 wrong.append(f"{name}={given[name]!r} is not a number")
         if wrong:
-            msg = f"The function's environment is incomplete: {'; '.join(wrong)}. Deploy the stack again."
-            raise ConfigError(msg)
+            raise ConfigError(f"The function's environment is incomplete: {'; '.join(wrong)}. Deploy the stack again.")
         return cls(**values)
 
 

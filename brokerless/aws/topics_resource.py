@@ -60,18 +60,19 @@ class TopicRequest:
             SchemaError: the schema cannot be read.
         """
         if not isinstance(properties, dict) or not {"Name", "Schema"} <= set(properties) <= _FIELDS:
-            msg = f"{properties!r} is no topic: it needs Name and Schema, and may have Partitions and DeadLettersOf."
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"{properties!r} is no topic: it needs Name and Schema, and may have Partitions and DeadLettersOf."
+            )
         name = check_name(str(properties["Name"]))
         inputs = properties.get("DeadLettersOf", [])
         try:
             partitions = int(properties.get("Partitions", 1))
         except (TypeError, ValueError):
-            msg = f"Topic {name!r} has Partitions {properties['Partitions']!r}, which is not a whole number."
-            raise ConfigError(msg) from None
+            raise ConfigError(
+                f"Topic {name!r} has Partitions {properties['Partitions']!r}, which is not a whole number."
+            ) from None
         if not isinstance(inputs, list):
-            msg = f"Topic {name!r} has DeadLettersOf {inputs!r}; give a list of topics' names."
-            raise ConfigError(msg)
+            raise ConfigError(f"Topic {name!r} has DeadLettersOf {inputs!r}; give a list of topics' names.")
         return cls(
             name, Schema.parse(str(properties["Schema"])), partitions, tuple(check_name(str(topic)) for topic in inputs)
         )
@@ -115,8 +116,7 @@ def on_event(event: Mapping[str, Any], store: Store, *, clock: Clock = SYSTEM) -
         return answer, Outcome((), _names(event["ResourceProperties"]))
     requests = [TopicRequest.read(entry) for entry in _entries(event["ResourceProperties"])]
     if again := [name for name, count in Counter(request.name for request in requests).items() if count > 1]:
-        msg = f"Topic {again[0]!r} is asked for twice; name each once."
-        raise ConfigError(msg)
+        raise ConfigError(f"Topic {again[0]!r} is asked for twice; name each once.")
     ready = _patiently(lambda: create_topics(requests, store, clock=clock), clock)
     answer["Data"] = {"Topics": str(len(ready))}
     before = _names(event.get("OldResourceProperties", {}))
@@ -165,8 +165,7 @@ def _patiently(create: Callable[[], tuple[str, ...]], clock: Clock) -> tuple[str
 def _entries(properties: Mapping[str, Any]) -> list[Any]:
     entries = properties.get("Topics")
     if not isinstance(entries, list) or not entries:
-        msg = f"The property Topics is {entries!r}; give a list of at least one topic."
-        raise ConfigError(msg)
+        raise ConfigError(f"The property Topics is {entries!r}; give a list of at least one topic.")
     return entries
 
 

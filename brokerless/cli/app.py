@@ -118,14 +118,12 @@ def check_listening(endpoint: str) -> None:
         port = parts.port or (443 if parts.scheme == "https" else 80)
         socket.create_connection((parts.hostname or "", port), _CONNECT_TIMEOUT_S).close()
     except ValueError as error:
-        msg = f"The endpoint {endpoint!r} is not a URL ({error}); write http://host:port."
-        raise ConfigError(msg) from None
+        raise ConfigError(f"The endpoint {endpoint!r} is not a URL ({error}); write http://host:port.") from None
     except OSError as error:
-        msg = (
+        raise StoreUnavailable(
             f"No S3 server answers at {endpoint} ({error.strerror or error}). Start one with 'brokerless up' (MinIO: "
             "'brokerless up --minio'), or set AWS_ENDPOINT_URL to the one to use."
-        )
-        raise StoreUnavailable(msg) from None
+        ) from None
 
 
 def environment() -> dict[str, str]:

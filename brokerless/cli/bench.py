@@ -34,9 +34,9 @@ def bench(ctx: typer.Context) -> None:
     from brokerless.errors import ConfigError
 
     if importlib.util.find_spec("benchmarks") is None:
-        msg = "The benchmark comes with a checkout of the project, not with its wheel. Run it there: make bench"
-        raise ConfigError(msg)
+        raise ConfigError(
+            "The benchmark comes with a checkout of the project, not with its wheel. Run it there: make bench"
+        )
     if missing := [name for name in ("numpy", "psutil", "pyspark") if importlib.util.find_spec(name) is None]:
-        msg = f"The benchmark needs {', '.join(missing)}; install its extra: pip install -e '.[bench]'"
-        raise ConfigError(msg)
+        raise ConfigError(f"The benchmark needs {', '.join(missing)}; install its extra: pip install -e '.[bench]'")
     raise typer.Exit(subprocess.run([sys.executable, "-m", "benchmarks", *ctx.args], check=False).returncode)

@@ -299,8 +299,7 @@ def clock_skew(endpoint: str, *, now: Callable[[], float] = time.time) -> tuple[
     finally:
         connection.close()
     if header is None:
-        msg = "no Date header"
-        raise ValueError(msg)
+        raise ValueError("no Date header")
     there = parsedate_to_datetime(header).timestamp() + 0.5
     return there - (before + after) / 2, 0.5 + (after - before) / 2
 

@@ -210,13 +210,11 @@ def demo(
     environ = environment()
     chosen = options.profile or environ.get("BROKERLESS_PROFILE") or "embedded"
     if chosen not in ("embedded", "minio"):
-        msg = f"The demo brings its own server, and the profile is {chosen!r}; use embedded or minio."
-        raise ConfigError(msg)
+        raise ConfigError(f"The demo brings its own server, and the profile is {chosen!r}; use embedded or minio.")
     if options.root is not None and not options.root.startswith("s3://"):
         from brokerless.settings import shown_url
 
-        msg = f"The demo runs on an S3 server; the root {shown_url(options.root)!r} must begin with s3://."
-        raise ConfigError(msg)
+        raise ConfigError(f"The demo runs on an S3 server; the root {shown_url(options.root)!r} must begin with s3://.")
     from brokerless.examples.timezone.demo import demo_place, run_demo
 
     begun = time.monotonic()

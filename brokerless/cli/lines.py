@@ -98,11 +98,10 @@ def _tables(lines: IO[bytes], source: str, topic: str, schema: Schema) -> Iterat
     while line := lines.readline(MAX_LINE_BYTES + 1):
         number += 1
         if len(line) > MAX_LINE_BYTES:
-            msg = (
+            raise MessageError(
                 f"{source}, line {number} is longer than {MAX_LINE_BYTES} bytes (8 MiB), the limit of one message. "
                 "Put large content into an object of its own and send its address."
             )
-            raise MessageError(msg)
         if not line.strip():
             continue
         rows.append(reader.parse(line, place=f"{source}, line {number}"))

@@ -111,9 +111,8 @@ def produce(
     _show_acks(topic, acks, as_json=options.as_json)
     if failure is not None:
         done = sum(ack.rows for ack in acks)
-        msg = f"{spool.rows - done} of {spool.rows} messages are not acknowledged: {failure}"
         raise DeliveryFailed(
-            msg,
+            f"{spool.rows - done} of {spool.rows} messages are not acknowledged: {failure}",
             acknowledged=acks,
             unacknowledged=getattr(failure, "unacknowledged", ()),
             unknown=getattr(failure, "unknown", False),
@@ -128,8 +127,7 @@ def _open(file: Path | None, stack: contextlib.ExitStack) -> tuple[IO[bytes], st
     try:
         return stack.enter_context(file.open("rb")), str(file)
     except OSError as error:
-        msg = f"Cannot read {file} ({error.strerror or error}); name a file of JSON lines."
-        raise ConfigError(msg) from None
+        raise ConfigError(f"Cannot read {file} ({error.strerror or error}); name a file of JSON lines.") from None
 
 
 def _send(producer: Producer, tables: Iterator[Table], total: int) -> tuple[list[Ack], BrokerlessError | None]:
@@ -248,8 +246,9 @@ def _start(text: str) -> Start | SavedPosition:
     try:
         return SavedPosition.parse(Path(text[1:]).read_text(encoding="utf-8"), source=text[1:])
     except (OSError, UnicodeDecodeError) as error:
-        msg = f"Cannot read the position in {text[1:]} ({getattr(error, 'strerror', None) or error})."
-        raise ConfigError(msg) from None
+        raise ConfigError(
+            f"Cannot read the position in {text[1:]} ({getattr(error, 'strerror', None) or error})."
+        ) from None
 
 
 def _printer(form: Format, *, offsets: bool) -> Callable[[Batch, Table], None]:

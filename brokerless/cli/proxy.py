@@ -68,8 +68,9 @@ def proxy(
 
     target = upstream or options.settings().endpoint
     if target is None:
-        msg = "The profile aws has no endpoint that a proxy could stand in front of; give --upstream http://host:port."
-        raise ConfigError(msg)
+        raise ConfigError(
+            "The profile aws has no endpoint that a proxy could stand in front of; give --upstream http://host:port."
+        )
     plans = _plans(rules, seed)
 
     def show(line: Injected) -> None:
@@ -103,5 +104,4 @@ def _plans(rules: Path | None, seed: int | None) -> tuple[Plan, ...]:
     try:
         return plans_from_json(rules.read_bytes(), seed=seed)
     except OSError as error:
-        msg = f"Cannot read the rules in {rules} ({error.strerror or error})."
-        raise ConfigError(msg) from None
+        raise ConfigError(f"Cannot read the rules in {rules} ({error.strerror or error}).") from None

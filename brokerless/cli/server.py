@@ -70,11 +70,10 @@ def up(
     environ = environment()
     chosen = "minio" if minio else options.profile or environ.get(PROFILE_ENV) or "embedded"
     if chosen not in get_args(Kind):
-        msg = (
+        raise ConfigError(
             f"'brokerless up' starts a server on this machine; the profile {chosen!r} has none. Use "
             f"{' or '.join(get_args(Kind))}, by --profile or {PROFILE_ENV}."
         )
-        raise ConfigError(msg)
     kind: Kind = "minio" if chosen == "minio" else "embedded"
     if not options.as_json:
         say(f"Starting {'MinIO' if kind == 'minio' else 'the embedded S3 server'} ...")

@@ -177,8 +177,7 @@ def delete(
     uri = f"{store.uri}/{name}"
     if not yes:
         if options.as_json or not sys.stdin.isatty():
-            msg = f"Deleting topic {name!r} needs a yes, and nobody can be asked; give --yes."
-            raise ConfigError(msg)
+            raise ConfigError(f"Deleting topic {name!r} needs a yes, and nobody can be asked; give --yes.")
         typer.confirm(f"Delete {uri} and all its messages?", abort=True, err=True)
     delete_topic(store, name)
     if options.as_json:

@@ -70,8 +70,7 @@ def verify(
     if history:
         ok = _judge(history, target, options)
     elif target is None:
-        msg = "Name a topic or the URL of a table, or give a history with --history."
-        raise ConfigError(msg)
+        raise ConfigError("Name a topic or the URL of a table, or give a history with --history.")
     else:
         ok = _inspect(target, options, full=full)
     if not ok:
@@ -129,11 +128,9 @@ def _place(target: str, options: Common) -> tuple[Settings, str]:
     parent, _, table = target.rstrip("/").rpartition("/")
     # A table's name may not hold these; what follows them may be a signature, and messages name the table.
     if not table or not urlsplit(target).path.strip("/") or re.search("[?#]", target):
-        msg = f"{shown_url(target)!r} is not the URL of a table; write s3://bucket/path/table."
-        raise ConfigError(msg)
+        raise ConfigError(f"{shown_url(target)!r} is not the URL of a table; write s3://bucket/path/table.")
     if options.root is not None:
-        msg = f"{shown_url(target)!r} says where the table is; leave out --root."
-        raise ConfigError(msg)
+        raise ConfigError(f"{shown_url(target)!r} says where the table is; leave out --root.")
     return Settings.load(profile=options.profile, root=parent), table
 
 

@@ -40,8 +40,7 @@ def check_footer(data: bytes) -> list[bool]:
     try:
         for group in footer.get(_ROW_GROUPS, []):
             if group[_NUM_ROWS] < 0 or not all(_is_inside(column[_META], begin) for column in group[_COLUMNS]):
-                msg = "its footer points outside of it"
-                raise ValueError(msg)
+                raise ValueError("its footer points outside of it")
         return [e.get(_TYPE) == _INT96 for e in footer.get(_SCHEMA, [])[1:] if not e.get(_CHILDREN)]
     except (KeyError, TypeError, AttributeError):
         raise _damaged() from None
@@ -79,8 +78,7 @@ def _footer(data: bytes) -> tuple[dict[int, Any], int, int]:
     end = len(data) - _TAIL
     begin = end - int.from_bytes(data[end : end + 4], "little") if end > 0 else -1
     if data[:4] != _MAGIC or data[-4:] != _MAGIC:
-        msg = "no Parquet object: it does not begin and end with PAR1"
-        raise ValueError(msg)
+        raise ValueError("no Parquet object: it does not begin and end with PAR1")
     if begin < len(_MAGIC):
         raise _damaged()
     try:

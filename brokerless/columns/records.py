@@ -118,11 +118,10 @@ def to_table(messages: Messages, schema: Schema, *, topic: str, produced_at_us: 
     except (BrokerlessError, MemoryError, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # a panic of the Arrow library is no Exception
-        msg = (
+        raise MessageError(
             f"What was sent to topic {topic!r} cannot be read as messages ({type(error).__name__}: "
             f"{str(error)[:200]}). Send an Arrow table, a dictionary of columns, or a list of rows."
-        )
-        raise MessageError(msg) from error
+        ) from error
 
 
 def encode(table: Table) -> bytes:
@@ -161,18 +160,18 @@ def decode(data: bytes) -> Table:
         for batch in reader:
             size += batch.nbytes
             if size > MAX_DECODED_BYTES:
-                msg = (
+                raise StoreError(
                     f"{len(data)} bytes of Parquet unpack to more than {MAX_DECODED_BYTES} bytes, the limit of one "
                     "object. Its writer must write fewer rows at a time."
                 )
-                raise StoreError(msg)
             batches.append(batch)
         return Table.from_batches(batches, schema=reader.schema)
     except (KeyboardInterrupt, SystemExit, StoreError):
         raise
     except BaseException as error:  # a panic of the Parquet library is no Exception
-        msg = f"{len(data)} bytes are no Parquet that can be read ({type(error).__name__}: {str(error)[:200]})."
-        raise StoreError(msg) from None
+        raise StoreError(
+            f"{len(data)} bytes are no Parquet that can be read ({type(error).__name__}: {str(error)[:200]})."
+        ) from None
 
 
 def _with_int96(data: bytes, schema: ArrowSchema, int96: list[bool]) -> RecordBatchReader:
@@ -187,8 +186,7 @@ def _with_int96(data: bytes, schema: ArrowSchema, int96: list[bool]) -> RecordBa
     write_ipc_stream(ArrowSchema(wanted).empty_table(), stream)
     reader = read_parquet(io.BytesIO(with_arrow_schema(data, stream.getvalue())))
     if any(not reader.schema.field(number).type.equals(field.type) for number, field in enumerate(wanted)):
-        msg = "its INT96 timestamps cannot be read; write them as TIMESTAMP_MICROS, or use a newer arro3-io"
-        raise ValueError(msg)
+        raise ValueError("its INT96 timestamps cannot be read; write them as TIMESTAMP_MICROS, or use a newer arro3-io")
     return reader
 
 
@@ -199,8 +197,9 @@ def _int96_type(kind: DataType, leaves: Iterator[bool]) -> DataType:
         of = kind.value_field
         return DataType.list(of.with_type(_int96_type(of.type, leaves)))
     if DataType.is_nested(kind):
-        msg = f"INT96 timestamps beside {_type_name(kind)[:100]} cannot be read; write them as TIMESTAMP_MICROS"
-        raise ValueError(msg)
+        raise ValueError(
+            f"INT96 timestamps beside {_type_name(kind)[:100]} cannot be read; write them as TIMESTAMP_MICROS"
+        )
     return TIMESTAMP if next(leaves) else kind
 
 
@@ -233,20 +232,20 @@ def load(store: Store, path: str) -> Table:
         try:
             data = store.get(path)
         except FileNotFoundError:
-            msg = (
+            raise StoreError(
                 f"{store.uri}/{path} is in the log but not in the store. Try again; if it stays away, see what is "
                 f"missing with 'brokerless verify {split_table(path.partition('/')[0])[0]}'. A reader goes on after it "
                 "with seek or --from."
-            )
-            raise StoreError(msg) from None
+            ) from None
         try:
             problem = damage(path, data)
             if problem is None:
                 return decode(data)
         except StoreError as error:
             problem = str(error)
-    msg = f"{store.uri}/{path} is damaged: {problem} 'brokerless verify' tells whether it is the object or the network."
-    raise StoreError(msg)
+    raise StoreError(
+        f"{store.uri}/{path} is damaged: {problem} 'brokerless verify' tells whether it is the object or the network."
+    )
 
 
 def with_columns(table: Table, columns: Sequence[Column], *, path: str) -> Table:
@@ -273,8 +272,9 @@ def with_columns(table: Table, columns: Sequence[Column], *, path: str) -> Table
     for column, want in zip(columns, flat, strict=True):
         same = [i for i, name in enumerate(table.column_names) if name == column.name]
         if len(same) > 1 or (want is None and not same):
-            msg = f"{path} holds the column {column.name!r} {len(same)} times; it was not written for this table."
-            raise StoreError(msg)
+            raise StoreError(
+                f"{path} holds the column {column.name!r} {len(same)} times; it was not written for this table."
+            )
         if not same and want is not None:
             found[column.name] = _array([None] * table.num_rows, want)
         elif want is None:
@@ -290,11 +290,11 @@ def _read_as(column: ChunkedArray, want: DataType, of: Column, path: str) -> Chu
     try:
         return _cast(column, want, of.name, of.type, "")
     except SchemaError:
-        msg = f"{path} has the column {of.name!r} as {_type_name(column.type)}, but the table has it as {of.type}."
-        raise StoreError(msg) from None
+        raise StoreError(
+            f"{path} has the column {of.name!r} as {_type_name(column.type)}, but the table has it as {of.type}."
+        ) from None
     except MessageError as error:
-        msg = f"{path} does not fit its table. {error}"
-        raise StoreError(msg) from None
+        raise StoreError(f"{path} does not fit its table. {error}") from None
 
 
 def nulls(kind: DataType, rows: int) -> ChunkedArray:
@@ -360,19 +360,17 @@ def _cast(column: ChunkedArray, want: DataType, name: str, delta_type: str, topi
             return result
         row = _first_misfit(column, want)
         of_topic = f" of topic {topic!r}" if topic else ""
-        msg = (
+        raise MessageError(
             f"Row {row}: column {name!r}{of_topic} is {delta_type}, which cannot hold "
             f"{_shown_cell(column.slice(row, 1))} as it is. Convert it first, or use another type."
         )
-        raise MessageError(msg)
     hint = ""
     if DataType.is_timestamp(have) and DataType.is_timestamp(want):
         hint = " Give it a time zone."
     elif DataType.is_nested(have):
         hint = " Topics have no nested columns: send JSON text in a string column, or a column for each field."
     of_topic = f"topic {topic!r} has it as {delta_type}" if topic else f"the table has it as {delta_type}"
-    msg = f"Column {name!r} is {_type_name(have)}, but {of_topic}.{hint}"
-    raise SchemaError(msg)
+    raise SchemaError(f"Column {name!r} is {_type_name(have)}, but {of_topic}.{hint}")
 
 
 def _converted(column: ChunkedArray, want: DataType) -> ChunkedArray | None:
@@ -459,16 +457,16 @@ def _from_columns(columns: Mapping[str, Any], schema: Schema, topic: str) -> Tab
         _raise_columns(topic, schema, unknown=unknown, missing=[])
     for name, values in columns.items():
         if isinstance(values, str | bytes) or not any(hasattr(values, of) for of in ("__iter__", "__arrow_c_array__")):
-            msg = f"Column {name!r} is {_shown(values)}; give a list or an array with a value for each row."
-            raise MessageError(msg)
+            raise MessageError(
+                f"Column {name!r} is {_shown(values)}; give a list or an array with a value for each row."
+            )
     arrays = {
         name: values if hasattr(values, "__arrow_c_array__") else _column(list(values), name, types[name])
         for name, values in columns.items()
     }
     lengths = {len(values) for values in arrays.values()}
     if len(lengths) > 1:
-        msg = f"The columns for topic {topic!r} differ in length: {sorted(lengths)}."
-        raise SchemaError(msg)
+        raise SchemaError(f"The columns for topic {topic!r} differ in length: {sorted(lengths)}.")
     return Table.from_pydict(arrays)
 
 
@@ -477,8 +475,7 @@ def _from_rows(rows: Sequence[Mapping[str, Any]], schema: Schema, topic: str) ->
     known = {*names, PRODUCED_AT}
     for number, row in enumerate(rows):
         if not isinstance(row, dict):
-            msg = f"Row {number} is {type(row).__name__}, not a mapping of column to value."
-            raise MessageError(msg)
+            raise MessageError(f"Row {number} is {type(row).__name__}, not a mapping of column to value.")
         if not row.keys() <= known:
             _raise_columns(topic, schema, unknown=sorted(row.keys() - known, key=_shown), missing=[])
     if any(PRODUCED_AT in row for row in rows):
@@ -496,13 +493,13 @@ def _column(values: list[Any], name: str, want: DataType) -> Array:
             try:
                 _array([value], want)
             except _Changed:
-                msg = (
+                raise MessageError(
                     f"Row {number}: column {name!r} is {_type_name(want)}, which cannot hold {_shown(value)} as it is."
-                )
-                raise MessageError(msg) from None
+                ) from None
             except Exception:
-                msg = f"Row {number}: column {name!r} is {_type_name(want)}, but the value is {_shown(value)}."
-                raise MessageError(msg) from None
+                raise MessageError(
+                    f"Row {number}: column {name!r} is {_type_name(want)}, but the value is {_shown(value)}."
+                ) from None
         raise
 
 
@@ -530,17 +527,14 @@ def _array(values: list[Any], want: DataType) -> Array:
         texts = Array([None if v is None else _to_decimal(v, scale) for v in values], type=DataType.string())
         result = texts.cast(want)
         if result.null_count != texts.null_count:
-            msg = "does not fit"
-            raise ValueError(msg)
+            raise ValueError("does not fit")
         return result
     if DataType.is_binary(want):
         return Array([base64.b64decode(v, validate=True) if isinstance(v, str) else v for v in values], type=want)
     if DataType.is_boolean(want) and not all(v is None or isinstance(v, bool) for v in values):
-        msg = "not a boolean"
-        raise ValueError(msg)
+        raise ValueError("not a boolean")
     if DataType.is_numeric(want) and any(isinstance(v, bool) for v in values):
-        msg = "a boolean is not a number"
-        raise ValueError(msg)
+        raise ValueError("a boolean is not a number")
     if DataType.is_floating(want):
         bits = 53 if DataType.is_float64(want) else 24
         if not all(v is None or isinstance(v, float) or _is_exact(v, bits) for v in values):
@@ -569,8 +563,7 @@ def _to_us(value: Any) -> int | None:
         return None
     instant = datetime.fromisoformat(value) if isinstance(value, str) else value
     if not isinstance(instant, datetime) or instant.tzinfo is None:
-        msg = "not an instant with a time zone"
-        raise ValueError(msg)
+        raise ValueError("not an instant with a time zone")
     # Python cuts the nanoseconds of a text; those of pandas are beside what a datetime holds.
     if _NANOSECONDS.search(value) if isinstance(value, str) else getattr(value, "nanosecond", 0):
         raise _Changed
@@ -585,13 +578,11 @@ def _to_date(value: Any) -> date:
 def _to_decimal(value: Any, scale: int) -> str:
     # Not a float, which is not exact; not a list, which Decimal would take for sign, digits and exponent.
     if isinstance(value, bool) or not isinstance(value, Decimal | int | str):
-        msg = "not exact"
-        raise ValueError(msg)
+        raise ValueError("not exact")
     number = Decimal(value)
     # Written out, '1e999999999' takes a gigabyte.
     if not number.is_finite() or abs(number.adjusted()) > _DECIMAL_DIGITS:
-        msg = "does not fit"
-        raise ValueError(msg)
+        raise ValueError("does not fit")
     text = f"{number:f}"
     if len(text.partition(".")[2].rstrip("0")) > scale:
         raise _Changed

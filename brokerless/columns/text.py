@@ -64,11 +64,10 @@ class RowReader:
             value = DECODER.decode(text.decode("utf-8-sig") if isinstance(text, bytes) else text)
         except (ValueError, RecursionError) as error:
             reason = f"{error.msg}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
-            msg = (
+            raise MessageError(
                 f"{place} is not JSON ({reason}): {excerpt(text)}. Write one JSON object a line, such as "
                 f"{json.dumps(dict.fromkeys(sorted(self.names), '...'))}."
-            )
-            raise MessageError(msg) from None
+            ) from None
         return self.check(value, place=place, text=text)
 
     def check(self, value: object, *, place: str, text: bytes | str = "") -> dict[str, Any]:
@@ -78,17 +77,15 @@ class RowReader:
             MessageError, SchemaError: as ``parse``.
         """
         if not isinstance(value, dict):
-            msg = (
+            raise MessageError(
                 f"{place} is not a JSON object{f': {excerpt(text)}' if text else ''}. Write one object a line, with "
                 f"the topic's columns {', '.join(sorted(self.names))}."
             )
-            raise MessageError(msg)
         self.check_names(value.keys(), place=place)
         for name, cell in value.items():
             # 1e999 is JSON, and Python reads it as infinity.
             if isinstance(cell, float) and not math.isfinite(cell):
-                msg = f"{place}: column {name!r} has a number that no double can hold. Correct the value."
-                raise MessageError(msg)
+                raise MessageError(f"{place}: column {name!r} has a number that no double can hold. Correct the value.")
         return value
 
     def check_names(self, names: Iterable[str], *, place: str) -> None:
@@ -99,16 +96,14 @@ class RowReader:
         """
         found = frozenset(names)
         if unknown := found - self.names - self._optional:
-            msg = (
+            raise SchemaError(
                 f"{place}: topic {self.topic!r} has no column {_listed(unknown)}; it has "
                 f"{', '.join(sorted(self.names))}. Leave it out, or create a topic with it."
             )
-            raise SchemaError(msg)
         if missing := self.names - found:
-            msg = (
+            raise SchemaError(
                 f"{place} lacks the column {_listed(missing)} of topic {self.topic!r}. Add it, with null for no value."
             )
-            raise SchemaError(msg)
 
     def from_texts(self, texts: Mapping[str, str], *, place: str) -> dict[str, Any]:
         """The row in CSV fields. An empty field is null, except in a string column.
@@ -133,8 +128,9 @@ class RowReader:
             elif kind not in _INTEGERS | _FLOATS | {"boolean"}:
                 row[name] = text
             else:
-                msg = f"{place}: column {name!r} is {kind}, but the field is {excerpt(text)}. Correct the value."
-                raise MessageError(msg)
+                raise MessageError(
+                    f"{place}: column {name!r} is {kind}, but the field is {excerpt(text)}. Correct the value."
+                )
         return row
 
     def table(self, rows: Sequence[Mapping[str, Any]], place: Callable[[int], str]) -> Table:
@@ -150,8 +146,7 @@ class RowReader:
             if not bad:
                 raise
             number = min(bad)
-            msg = f"{place(number)}: {bad[number].rstrip('.')}. Correct the value."
-            raise MessageError(msg) from None
+            raise MessageError(f"{place(number)}: {bad[number].rstrip('.')}. Correct the value.") from None
 
     def misfits(self, rows: Sequence[Mapping[str, Any]]) -> dict[int, str]:
         """The numbers of the rows with a value that does not fit its column, and why. Few of them cost little."""
@@ -188,15 +183,13 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _no_constant(name: str) -> NoReturn:
-    msg = f"{name} is no JSON value"
-    raise ValueError(msg)
+    raise ValueError(f"{name} is no JSON value")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        msg = "an object has a name twice"
-        raise ValueError(msg)
+        raise ValueError("an object has a name twice")
     return found
 
 

@@ -124,8 +124,9 @@ def requests_usd(counts: Mapping[str, float], s3: S3Prices = S3_STANDARD) -> flo
         ValueError: a kind that has no price.
     """
     if unknown := sorted(set(counts) - {*WRITES, *READS, *FREE}):
-        msg = f"No price for requests of kind {', '.join(unknown)}; known: {', '.join((*WRITES, *READS, *FREE))}."
-        raise ValueError(msg)
+        raise ValueError(
+            f"No price for requests of kind {', '.join(unknown)}; known: {', '.join((*WRITES, *READS, *FREE))}."
+        )
     written, read = _sum(counts, WRITES), _sum(counts, READS)
     return (written * s3.write_usd_per_1000 + read * s3.read_usd_per_1000) / 1000
 
@@ -177,8 +178,7 @@ def brokers(broker: str = "kafka.m7g.large", count: int = 3, *, prices: Prices =
     MSK takes at least one in each of 2 or 3 zones; replication by 3, acknowledged by 2, needs 3.
     """
     if count < 2:
-        msg = f"MSK has no cluster of {count} broker; it takes at least 2, one in each of 2 zones."
-        raise ValueError(msg)
+        raise ValueError(f"MSK has no cluster of {count} broker; it takes at least 2, one in each of 2 zones.")
     return Compute(f"MSK, {count} x {broker}", count * prices.usd(f"msk-{broker}"))
 
 
@@ -222,8 +222,7 @@ class Bill:
     def usd_per_million(self, rate: float) -> float:
         """What a million messages cost at ``rate`` messages a second all month: at 1,000/s they are 2,628 million."""
         if rate <= 0:
-            msg = f"A rate of {rate} messages/s has no price per message; give a rate above 0."
-            raise ValueError(msg)
+            raise ValueError(f"A rate of {rate} messages/s has no price per message; give a rate above 0.")
         return self.usd_per_month / (rate * SECONDS_PER_MONTH / 1e6)
 
     def to_dict(self) -> dict[str, float]:

@@ -113,8 +113,7 @@ class Prices:
         try:
             return self.rows[name]
         except KeyError:
-            msg = f"There is no price {name!r}{_meant(name, self.rows)}."
-            raise ConfigError(msg) from None
+            raise ConfigError(f"There is no price {name!r}{_meant(name, self.rows)}.") from None
 
     def usd(self, name: str) -> float:
         """For as many units as the row is for, in the first tier."""
@@ -157,8 +156,7 @@ def load(path: Path) -> Prices:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        msg = f"The price file {path} cannot be read: {error}."
-        raise ConfigError(msg) from None
+        raise ConfigError(f"The price file {path} cannot be read: {error}.") from None
     return parse(text, str(path), published())
 
 
@@ -176,14 +174,14 @@ def parse(text: str, where: str, complete: Prices | None = None) -> Prices:
     try:
         data = json.loads(text, object_pairs_hook=_without_repeats)
     except ValueError as error:
-        msg = f"{where} is not a price file: {error}. 'brokerless cost --show-prices --json' prints one to start from."
-        raise ConfigError(msg) from None
+        raise ConfigError(
+            f"{where} is not a price file: {error}. 'brokerless cost --show-prices --json' prints one to start from."
+        ) from None
     wrong: list[str] = []
     if not isinstance(data, dict) or not isinstance(data.get("prices"), dict):
-        msg = (
+        raise ConfigError(
             f"{where} is not a price file: it needs 'prices', an object of rows by name. See 'brokerless cost --help'."
         )
-        raise ConfigError(msg)
     wrong += [f"{part!r} is not a part of a price file{_meant(part, _PARTS)}" for part in sorted(set(data) - _PARTS)]
     rows = {name: row for name, value in data["prices"].items() if (row := _row(name, value, wrong))}
     if complete is not None:
@@ -203,8 +201,7 @@ def parse(text: str, where: str, complete: Prices | None = None) -> Prices:
     as_of, region = _head(data, wrong)
     claims = tuple(claim for value in _list(data, wrong) if (claim := _claim(value, wrong)))
     if wrong:
-        msg = f"{where} cannot be used: {'; '.join(wrong)}."
-        raise ConfigError(msg)
+        raise ConfigError(f"{where} cannot be used: {'; '.join(wrong)}.")
     return Prices(as_of, region, rows, claims)
 
 
@@ -213,8 +210,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
-        msg = f"{next(name for name in names if names.count(name) > 1)!r} is there twice"
-        raise ValueError(msg)
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is there twice")
     return found
 
 

@@ -145,8 +145,7 @@ class Workload:
             ("worker_type", tuple(GLUE_WORKER_SIZE)),
         ):
             if getattr(self, name) not in choices:
-                msg = f"{name} is {getattr(self, name)!r}; use one of {', '.join(choices)}."
-                raise ConfigError(msg)
+                raise ConfigError(f"{name} is {getattr(self, name)!r}; use one of {', '.join(choices)}.")
         if self.commit_interval_s is not None:
             self._check("commit_interval_s", least=0.001, most=86_400)
         if self.workers is not None:
@@ -155,8 +154,7 @@ class Workload:
     def _check(self, name: str, *, least: float, most: float) -> None:
         value = getattr(self, name)
         if not (math.isfinite(value) and least <= value <= most):
-            msg = f"{name} is {value:g}; use {least:g} to {most:,.0f}."
-            raise ConfigError(msg)
+            raise ConfigError(f"{name} is {value:g}; use {least:g} to {most:,.0f}.")
 
     @property
     def hops(self) -> int:

@@ -100,11 +100,10 @@ class Routes:
         for topic in self.topics:
             check_name(topic)
         if not self.topics or (self.default and self.default not in self.topics):
-            msg = (
+            raise ConfigError(
                 f"The default topic {self.default!r} is not one of the allowed topics: "
                 f"{', '.join(self.topics) or '(none)'}. Allow it, or choose another."
             )
-            raise ConfigError(msg)
 
     @property
     def fallback(self) -> str:

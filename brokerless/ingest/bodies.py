@@ -73,16 +73,16 @@ def raw_body(body: str, *, base64_encoded: bool, encoding: str, max_bytes: int) 
     try:
         data = base64.b64decode(body, validate=True) if base64_encoded else body.encode()
     except (binascii.Error, ValueError):
-        msg = "The body is not the base64 or UTF-8 text that it is said to be. Send it again as it is."
-        raise MessageError(msg) from None
+        raise MessageError(
+            "The body is not the base64 or UTF-8 text that it is said to be. Send it again as it is."
+        ) from None
     _check_size(len(data), max_bytes)
     match encoding.strip().lower():
         case "" | "identity":
             return data
         case "gzip" | "x-gzip":
             return _unpacked(data, max_bytes)
-    msg = f"The Content-Encoding {excerpt(encoding)} is not read. Use gzip, or none."
-    raise UnsupportedBody(msg)
+    raise UnsupportedBody(f"The Content-Encoding {excerpt(encoding)} is not read. Use gzip, or none.")
 
 
 def table_of(data: bytes, *, content_type: str, reader: RowReader) -> Table:
@@ -101,15 +101,13 @@ def table_of(data: bytes, *, content_type: str, reader: RowReader) -> Table:
     kind = kind.strip() or "application/json"
     charset = re.search(r"""charset\s*=\s*["']?([^\s;"']*)""", parameters)
     if charset and charset[1] not in {"utf-8", "utf8", "us-ascii"}:
-        msg = f"The character set {excerpt(charset[1])} is not read. Use UTF-8."
-        raise UnsupportedBody(msg)
+        raise UnsupportedBody(f"The character set {excerpt(charset[1])} is not read. Use UTF-8.")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         column = error.start - (data.rfind(b"\n", 0, error.start) + 1) + 1
-        msg = f"Line {line}, byte {column} is not UTF-8. Send UTF-8 text."
-        raise MessageError(msg) from None
+        raise MessageError(f"Line {line}, byte {column} is not UTF-8. Send UTF-8 text.") from None
     if kind in _JSON:
         found = _json(text, reader)
     elif kind in _LINES:
@@ -117,8 +115,9 @@ def table_of(data: bytes, *, content_type: str, reader: RowReader) -> Table:
     elif kind in _CSV:
         found = _csv(text, reader)
     else:
-        msg = f"The Content-Type {excerpt(kind)} is not read. Use application/json, application/x-ndjson or text/csv."
-        raise UnsupportedBody(msg)
+        raise UnsupportedBody(
+            f"The Content-Type {excerpt(kind)} is not read. Use application/json, application/x-ndjson or text/csv."
+        )
 
     def place(row: int) -> str:
         return _place(text, found.places[row]) if kind in _JSON else _line(found.places[row])
@@ -128,8 +127,7 @@ def table_of(data: bytes, *, content_type: str, reader: RowReader) -> Table:
 
 def _check_size(size: int, max_bytes: int) -> None:
     if size > max_bytes:
-        msg = f"The body has more than {max_bytes} bytes. Send fewer messages at a time."
-        raise BodyTooLarge(msg)
+        raise BodyTooLarge(f"The body has more than {max_bytes} bytes. Send fewer messages at a time.")
 
 
 def _unpacked(data: bytes, max_bytes: int) -> bytes:
@@ -144,14 +142,11 @@ def _unpacked(data: bytes, max_bytes: int) -> bytes:
             size += len(parts[-1])
             _check_size(size, max_bytes)
             if not member.eof:
-                msg = "The gzip body ends too early. Send it again."
-                raise MessageError(msg)
+                raise MessageError("The gzip body ends too early. Send it again.")
             data = member.unused_data
     except zlib.error as error:
-        msg = f"The body is not gzip ({error}). Pack it, or leave Content-Encoding out."
-        raise MessageError(msg) from None
-    msg = f"The gzip body has more than {_GZIP_MEMBERS} parts. Pack it as one."
-    raise MessageError(msg)
+        raise MessageError(f"The body is not gzip ({error}). Pack it, or leave Content-Encoding out.") from None
+    raise MessageError(f"The gzip body has more than {_GZIP_MEMBERS} parts. Pack it as one.")
 
 
 def _json(text: str, reader: RowReader) -> _Found:
@@ -165,13 +160,11 @@ def _json(text: str, reader: RowReader) -> _Found:
             value, end = _value(text, start)
             _add(found, _checked(reader, text, value, start), start)
         if (end := _skip(text, end)) != len(text):
-            msg = "Extra data"
-            raise json.JSONDecodeError(msg, text, end)
+            raise json.JSONDecodeError("Extra data", text, end)
     except json.JSONDecodeError as error:
-        msg = (
+        raise MessageError(
             f"Line {error.lineno}, column {error.colno} is not JSON: {error.msg}. Send an object, or an array of them."
-        )
-        raise MessageError(msg) from None
+        ) from None
     return found
 
 
@@ -188,8 +181,7 @@ def _array(text: str, position: int, found: _Found, reader: RowReader) -> int:
         if mark == "]":
             return end + 1
         if mark != ",":
-            msg = "Expecting ',' or ']'"
-            raise json.JSONDecodeError(msg, text, end)
+            raise json.JSONDecodeError("Expecting ',' or ']'", text, end)
         position = _skip(text, end + 1)
 
 
@@ -234,27 +226,26 @@ def _csv(text: str, reader: RowReader) -> _Found:
                 header = [name.strip() for name in fields]
                 reader.check_names(header, place=place)
                 if len(set(header)) < len(header):
-                    msg = f"{place}: the header names a column twice. Name each once."
-                    raise MessageError(msg)
+                    raise MessageError(f"{place}: the header names a column twice. Name each once.")
                 continue
             if len(fields) != len(header):
-                msg = f"{place} has {len(fields)} fields, but the header has {len(header)}. Quote fields with commas."
-                raise MessageError(msg)
+                raise MessageError(
+                    f"{place} has {len(fields)} fields, but the header has {len(header)}. Quote fields with commas."
+                )
             row = reader.from_texts(dict(zip(header, fields, strict=True)), place=place)
             _add(found, row, lines.line_num)
     except csv.Error as error:
-        msg = f"{_line(lines.line_num)} is not CSV: {error}. Quote fields, and double the quotes in them."
-        raise MessageError(msg) from None
+        raise MessageError(
+            f"{_line(lines.line_num)} is not CSV: {error}. Quote fields, and double the quotes in them."
+        ) from None
     if not header:
-        msg = f"The CSV has no header. Begin with a line of the columns: {','.join(reader.schema.names)}."
-        raise MessageError(msg)
+        raise MessageError(f"The CSV has no header. Begin with a line of the columns: {','.join(reader.schema.names)}.")
     return found
 
 
 def _add(found: _Found, row: dict[str, Any], place: int) -> None:
     if len(found.rows) == MAX_MESSAGES:
-        msg = f"More than {MAX_MESSAGES} messages. Send fewer at a time."
-        raise BodyTooLarge(msg)
+        raise BodyTooLarge(f"More than {MAX_MESSAGES} messages. Send fewer at a time.")
     found.rows.append(row)
     found.places.append(place)
 

@@ -62,11 +62,11 @@ class PositionedRow:
 
     def __post_init__(self) -> None:
         if "/" not in self.source:
-            msg = f"The source {self.source!r} has no '/', so a producer's id could be the same. Add its kind in front."
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"The source {self.source!r} has no '/', so a producer's id could be the same. Add its kind in front."
+            )
         if not 0 <= self.position <= MAX_POSITION:
-            msg = f"The position {self.position} of {self.source!r} is not between 0 and 2**189 - 1."
-            raise ConfigError(msg)
+            raise ConfigError(f"The position {self.position} of {self.source!r} is not between 0 and 2**189 - 1.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +150,10 @@ def write_once(
             clock.backoff(attempt)
             continue
         return Written(len(fresh), len(rows) - len(fresh), conflicts + commit.attempts - 1)
-    msg = (
+    raise NotCommitted(
         f"{log.uri}: others moved the positions of {', '.join(sources[:3])} {_TRIES} times meanwhile; nothing was "
         "written. Let one function read a source."
     )
-    raise NotCommitted(msg)
 
 
 def _beyond(ordered: Sequence[PositionedRow], known: Mapping[str, int | None]) -> list[PositionedRow]:

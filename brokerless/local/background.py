@@ -122,11 +122,10 @@ def up(
         running = status(state_dir)
         if running is not None:
             if running.kind != kind or (port is not None and urlsplit(running.endpoint).port != port):
-                msg = (
+                raise ConfigError(
                     f"A server of kind {running.kind} is running at {running.endpoint}, and {kind}"
                     f"{f' on port {port}' if port is not None else ''} was asked for. Stop it first: brokerless down."
                 )
-                raise ConfigError(msg)
             return running
         # It may be there and not answer.
         _stop_recorded(state_dir, grace_s=_UP_GRACE_S)
@@ -140,8 +139,9 @@ def up(
             pid = server.pid
             start = None if pid is None else _process_start(pid)
             if pid is None or start is None:
-                msg = f"The server at {server.endpoint} ended right after its start. See {data_dir / 'server.log'}."
-                raise ConfigError(msg)
+                raise ConfigError(
+                    f"The server at {server.endpoint} ended right after its start. See {data_dir / 'server.log'}."
+                )
             state = ServerState(
                 pid=pid,
                 process_start=start,
@@ -188,8 +188,7 @@ def _start_minio_detached(data_dir: Path, *, port: int | None, environ: Mapping[
     secret_key = environ.get(SECRET_KEY_ENV) or environ.get("AWS_SECRET_ACCESS_KEY") or ""
     # Made-up ones would have to be kept in a file for the commands that follow.
     if not (access_key and secret_key):
-        msg = f"MinIO in the background needs credentials. Set {ACCESS_KEY_ENV} and {SECRET_KEY_ENV}."
-        raise ConfigError(msg)
+        raise ConfigError(f"MinIO in the background needs credentials. Set {ACCESS_KEY_ENV} and {SECRET_KEY_ENV}.")
     return start_minio(
         data_dir,
         access_key=access_key,

@@ -41,11 +41,10 @@ def check_version() -> None:
     """
     found = importlib.metadata.version("ministack")
     if found != MINISTACK:
-        msg = (
+        raise RuntimeError(
             f"ministack {found} is installed, and the embedded server needs {MINISTACK}: it could not promise that "
             "what it acknowledges is stored. Install it: pip install 'brokerless[local]'."
         )
-        raise RuntimeError(msg)
 
 
 def raise_logged_failures() -> None:

@@ -37,8 +37,9 @@ def job_script(job: Job) -> Path:
         script = Path(folder) / _SCRIPTS[job]
         if script.is_file():
             return script
-    msg = f"The job {job!r} is not installed for {sys.executable}. Reinstall it: pip install 'brokerless[spark]'."
-    raise ConfigError(msg)
+    raise ConfigError(
+        f"The job {job!r} is not installed for {sys.executable}. Reinstall it: pip install 'brokerless[spark]'."
+    )
 
 
 def check_job(job: Job, environ: Mapping[str, str] = os.environ) -> Path:
@@ -53,8 +54,9 @@ def check_job(job: Job, environ: Mapping[str, str] = os.environ) -> Path:
 
     job_script(job)
     if importlib.util.find_spec("pyspark") is None:
-        msg = f"Pipelines need pyspark, which is not installed for {sys.executable}: pip install 'brokerless[spark]'."
-        raise ConfigError(msg)
+        raise ConfigError(
+            f"Pipelines need pyspark, which is not installed for {sys.executable}: pip install 'brokerless[spark]'."
+        )
     return find_java_home(environ)
 
 

@@ -72,12 +72,12 @@ def _check_port(port: int) -> None:
         try:
             probe.bind((HOST, port))
         except OverflowError:
-            msg = f"The port {port} is not between 0 and 65535."
-            raise ConfigError(msg) from None
+            raise ConfigError(f"The port {port} is not between 0 and 65535.") from None
         except OSError as error:
             if error.errno == errno.EACCES:
-                msg = f"Port {port} may not be used by this user. Take one above 1023, or leave the port out."
-                raise ConfigError(msg) from error
+                raise ConfigError(
+                    f"Port {port} may not be used by this user. Take one above 1023, or leave the port out."
+                ) from error
             raise _taken(port) from error
 
 
@@ -97,8 +97,9 @@ def prepare(directory: Path) -> Path:
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise _disk_full(directory, 0) from error
-        msg = f"Cannot write to {directory} ({error.strerror or error}). Choose a directory of your own."
-        raise ConfigError(msg) from error
+        raise ConfigError(
+            f"Cannot write to {directory} ({error.strerror or error}). Choose a directory of your own."
+        ) from error
     if free < _MIN_FREE_BYTES:
         raise _disk_full(directory, free)
     return directory
@@ -153,8 +154,9 @@ def spawn(
                 process_group=None if detached else 0,
             )
     except OSError as error:
-        msg = f"Cannot run {command[0]} ({error.strerror or error}). Reinstall it, or name another one."
-        raise ConfigError(msg) from error
+        raise ConfigError(
+            f"Cannot run {command[0]} ({error.strerror or error}). Reinstall it, or name another one."
+        ) from error
 
 
 def wait_ready(
@@ -171,16 +173,16 @@ def wait_ready(
             if is_ready():
                 return
             if time.monotonic() > deadline:
-                msg = f"{name} did not answer on port {port} within {_READY_DEADLINE_S:.0f} s. {_log_tail(log_file)}"
-                raise ConfigError(msg)
+                raise ConfigError(
+                    f"{name} did not answer on port {port} within {_READY_DEADLINE_S:.0f} s. {_log_tail(log_file)}"
+                )
             time.sleep(_POLL_S)
         output = read_log(log_file)
         if "already in use" in output or "address in use" in output.lower():
             raise _taken(port)
         if "No space left" in output:
             raise _disk_full(log_file.parent, shutil.disk_usage(log_file.parent).free)
-        msg = f"{name} ended with exit code {process.returncode} at its start. {_log_tail(log_file)}"
-        raise ConfigError(msg)
+        raise ConfigError(f"{name} ended with exit code {process.returncode} at its start. {_log_tail(log_file)}")
     except BaseException:
         end_child(process, grace_s=1.0)
         raise

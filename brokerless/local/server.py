@@ -218,11 +218,10 @@ def ministack_environ(data_dir: Path, *, port: int, nonce: str) -> dict[str, str
 def _ministack_command(*, detached: bool) -> list[str]:
     # Found, not imported: it runs in its own interpreter, and the command line never pays for loading it.
     if importlib.util.find_spec("ministack") is None:
-        msg = (
+        raise ConfigError(
             f"The embedded S3 server (ministack) is not installed for {sys.executable}. "
             "Install it: pip install 'brokerless[local]'."
         )
-        raise ConfigError(msg)
     # The embedded server of a killed parent would stay for ever, unless it is meant to.
     options = [] if detached else [embedded.STOP_WITH_PARENT]
     # -P: a file of the working directory that is called like a module of the standard library must not be loaded.
@@ -238,8 +237,9 @@ def find_minio(environ: Mapping[str, str] = os.environ) -> Path | None:
     named = environ.get(MINIO_BINARY_ENV, "").strip()
     if named:
         if not (Path(named).is_file() and os.access(named, os.X_OK)):
-            msg = f"{MINIO_BINARY_ENV}={named} is not an executable file; name the MinIO binary or unset it."
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"{MINIO_BINARY_ENV}={named} is not an executable file; name the MinIO binary or unset it."
+            )
         return Path(named)
     found = shutil.which("minio", path=environ.get("PATH", ""))
     return None if found is None else Path(found)
@@ -275,14 +275,12 @@ def start_minio(
     """
     binary = binary or find_minio()
     if binary is None:
-        msg = f"There is no MinIO binary. Put 'minio' on PATH or name it in {MINIO_BINARY_ENV}."
-        raise ConfigError(msg)
+        raise ConfigError(f"There is no MinIO binary. Put 'minio' on PATH or name it in {MINIO_BINARY_ENV}.")
     if len(access_key) < 3 or len(secret_key) < 8:
-        msg = (
+        raise ConfigError(
             f"MinIO refuses these keys: the access key has {len(access_key)} characters (at least 3 are needed), the "
             f"secret {len(secret_key)} (at least 8). Change {ACCESS_KEY_ENV} and {SECRET_KEY_ENV}."
         )
-        raise ConfigError(msg)
     data_dir = prepare(data_dir)
     log = log_file or data_dir / "server.log"
 
@@ -347,10 +345,9 @@ def start_minio_compose(
     """
     file = compose_file or _compose_file()
     if file is None or not docker_usable():
-        msg = (
+        raise ConfigError(
             "MinIO cannot be started with docker: 'docker compose' or the docker daemon does not answer. Start docker."
         )
-        raise ConfigError(msg)
     chosen = port or free_port()
     compose = ["docker", "compose", "--file", str(file), "--project-name", project]
     environ = dict(os.environ) | {
@@ -381,8 +378,7 @@ def start_minio_compose(
     if code != 0:
         stop()
         reason = f"exit {code}" if code is not None else f"no answer within {_COMPOSE_DEADLINE_S:.0f} s"
-        msg = f"'{' '.join(command)}' failed ({reason}); see its output above, and try it by hand."
-        raise ConfigError(msg)
+        raise ConfigError(f"'{' '.join(command)}' failed ({reason}); see its output above, and try it by hand.")
     return LocalServer(
         kind="minio",
         endpoint=f"http://{HOST}:{chosen}",
@@ -431,8 +427,7 @@ def minio_server(environ: Mapping[str, str], data_dir: Path) -> LocalServer:
     endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or ""
     if endpoint:
         if not (access_key and secret_key):
-            msg = f"The endpoint {endpoint} needs credentials. Set {ACCESS_KEY_ENV} and {SECRET_KEY_ENV}."
-            raise ConfigError(msg)
+            raise ConfigError(f"The endpoint {endpoint} needs credentials. Set {ACCESS_KEY_ENV} and {SECRET_KEY_ENV}.")
         return LocalServer(kind="minio", endpoint=endpoint.rstrip("/"), access_key=access_key, secret_key=secret_key)
     if not (access_key and secret_key):
         access_key, secret_key = f"brokerless-{secrets.token_hex(4)}", secrets.token_urlsafe(24)
@@ -443,12 +438,11 @@ def minio_server(environ: Mapping[str, str], data_dir: Path) -> LocalServer:
         # One project per directory, so that two checkouts do not stop each other's server.
         digest = hashlib.sha256(os.fsencode(data_dir.absolute())).hexdigest()[:8]
         return start_minio_compose(access_key=access_key, secret_key=secret_key, project=f"brokerless-{digest}")
-    msg = (
+    raise ConfigError(
         "There is no MinIO to use. Do one of these: set AWS_ENDPOINT_URL to a running server (with "
         f"{ACCESS_KEY_ENV} and {SECRET_KEY_ENV}); put a 'minio' binary on PATH or name it in {MINIO_BINARY_ENV}; "
         "or start docker, with its compose plugin."
     )
-    raise ConfigError(msg)
 
 
 def _compose_file() -> Path | None:

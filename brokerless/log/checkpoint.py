@@ -50,8 +50,7 @@ def replayed(state: TableState | None, entry: Entry, *, uri: str, with_files: bo
     metadata = entry.metadata or (state.metadata if state else None)
     protocol = entry.protocol or (state.protocol if state else None)
     if metadata is None or protocol is None:
-        msg = f"{uri}: entry {entry.version} comes before any metadata; the log is damaged."
-        raise StoreError(msg)
+        raise StoreError(f"{uri}: entry {entry.version} comes before any metadata; the log is damaged.")
     if state is None:
         state = TableState(entry.version, metadata, protocol, {})
     state.version, state.metadata, state.protocol = entry.version, metadata, protocol
@@ -122,8 +121,9 @@ def read_checkpoint(store: Store, table: str, version: int, *, with_files: bool)
         try:
             parts = [store.get(name) for name in _whole(names)]
         except FileNotFoundError as error:
-            msg = f"{store.uri}/{error} was listed and was not there: clean-up has just removed it. Try again."
-            raise StoreError(msg) from None
+            raise StoreError(
+                f"{store.uri}/{error} was listed and was not there: clean-up has just removed it. Try again."
+            ) from None
     if not parts:
         return None
     state = _CheckpointRows()
@@ -138,11 +138,13 @@ def read_checkpoint(store: Store, table: str, version: int, *, with_files: bool)
                             state.take(kind, row)
         metadata, protocol = metadata_of(state.single["metaData"]), protocol_of(state.single["protocol"])
     except KeyError as error:
-        msg = f"{store.uri}/{table}: checkpoint {version} lacks {error}; it is damaged or of version 2."
-        raise StoreError(msg) from None
+        raise StoreError(
+            f"{store.uri}/{table}: checkpoint {version} lacks {error}; it is damaged or of version 2."
+        ) from None
     except (ValueError, TypeError, AttributeError, StoreError) as error:
-        msg = f"{store.uri}/{table}: checkpoint {version} cannot be read ({str(error)[:300]}); it is damaged."
-        raise StoreError(msg) from None
+        raise StoreError(
+            f"{store.uri}/{table}: checkpoint {version} cannot be read ({str(error)[:300]}); it is damaged."
+        ) from None
     return TableState(version, metadata, protocol, state.txns, files=state.files, tombstones=state.tombstones)
 
 
@@ -182,6 +184,5 @@ class _CheckpointRows:
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        msg = f"{value!r} is no text"
-        raise TypeError(msg)
+        raise TypeError(f"{value!r} is no text")
     return value

@@ -90,11 +90,13 @@ def commit_table(
         put_again_if_late()
     except BrokerlessError as error:
         # Not "failed": the entry is in the log, and who sent the messages again would write them twice.
-        msg = (
+        raise CommitUnknown(
             f"{log.uri}: entry {commit.version} was written, but so late that its object may have been removed "
-            f"meanwhile, and the store did not take it again ({error})."
-        )
-        raise CommitUnknown(msg, table=log.uri, version=commit.version, commit_id=commit.commit_id) from error
+            f"meanwhile, and the store did not take it again ({error}).",
+            table=log.uri,
+            version=commit.version,
+            commit_id=commit.commit_id,
+        ) from error
     return commit
 
 

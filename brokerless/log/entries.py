@@ -173,16 +173,15 @@ def parse_entry(version: int, data: bytes, *, table: str) -> Entry:
                     table_id = None if action.get(TABLE_KEY) is None else str(action[TABLE_KEY])
                     expected = None if (known := action.get(ACTIONS_KEY)) is None else _int64(known)
         if not count or expected not in (None, count):
-            msg = f"{len(data)} bytes hold {count} actions{'' if expected is None else f' of {expected}'}"
-            raise ValueError(msg)
+            raise ValueError(f"{len(data)} bytes hold {count} actions{'' if expected is None else f' of {expected}'}")
     except UnsupportedTable:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        msg = (
+        raise LogDamaged(
             f"Entry {version} of the log of {table} cannot be read ({type(error).__name__}: {str(error)[:200]}); "
-            "it is truncated or was not written by a Delta writer. Look at it before anything writes to the table."
-        )
-        raise LogDamaged(msg, version=version) from error
+            "it is truncated or was not written by a Delta writer. Look at it before anything writes to the table.",
+            version=version,
+        ) from error
     adds_rows = any(add.data_change for add in adds)
     return Entry(
         version,
@@ -213,11 +212,9 @@ def is_inside(path: str) -> bool:
 def _add(action: Mapping[str, Any], table: str) -> Add:
     path = unquote(action["path"])
     if not is_inside(path):
-        msg = f"Table {table} refers to the file {path!r} outside of itself (a shallow clone?)."
-        raise UnsupportedTable(msg)
+        raise UnsupportedTable(f"Table {table} refers to the file {path!r} outside of itself (a shallow clone?).")
     if action.get("deletionVector"):
-        msg = f"Table {table} uses the Delta feature deletionVectors, which the log does not read."
-        raise UnsupportedTable(msg)
+        raise UnsupportedTable(f"Table {table} uses the Delta feature deletionVectors, which the log does not read.")
     stats = action.get("stats")
     rows = json.loads(stats).get("numRecords") if stats else None
     return Add(
@@ -233,15 +230,13 @@ def _int64(value: Any, *, least: int = -(2**63)) -> int:
     """A number as the format has it; Python and JSON know larger ones, which nobody else could read after us."""
     number = int(value)
     if not least <= number < 2**63:
-        msg = f"the number {str(value)[:40]} is out of range"
-        raise ValueError(msg)
+        raise ValueError(f"the number {str(value)[:40]} is out of range")
     return number
 
 
 def _texts(values: Any) -> tuple[str, ...]:
     if not isinstance(values, list | tuple | None) or not all(isinstance(value, str) for value in values or ()):
-        msg = "a list of names is none"
-        raise ValueError(msg)
+        raise ValueError("a list of names is none")
     return tuple(values or ())
 
 
@@ -255,8 +250,7 @@ def metadata_of(action: Mapping[str, Any]) -> Metadata:
     for name, least, most in ((PARTITIONS_KEY, 1, MAX_PARTITIONS), (FIRST_VERSION_KEY, 0, 2**63 - 1)):
         value = configuration.get(name, str(least))
         if not _NUMBER.fullmatch(value) or not least <= int(value) <= most:
-            msg = f"the table's property {name} is {value[:40]!r}, not a number from {least} to {most}"
-            raise ValueError(msg)
+            raise ValueError(f"the table's property {name} is {value[:40]!r}, not a number from {least} to {most}")
     _texts([*configuration, *configuration.values()])
     created = action.get("createdTime")
     return Metadata(
@@ -308,12 +302,11 @@ def check_supported(protocol: Protocol, metadata: Metadata, *, table: str) -> No
     if "delta.invariants" in metadata.schema_string:
         features.add("column invariants")
     if features - _HARMLESS:
-        msg = (
+        raise UnsupportedTable(
             f"Table {table} uses Delta features that the log does not support: "
             f"{', '.join(sorted(features - _HARMLESS))}. Topics are tables of reader version 1 and writer version 2; "
             "create a new topic and copy the rows."
         )
-        raise UnsupportedTable(msg)
 
 
 def build_entry(

@@ -261,8 +261,7 @@ class DeltaLog:
                 state = self.load(strict=False)
                 check_supported(state.protocol, state.metadata, table=self.uri)
                 if state.metadata.deleted:
-                    msg = f"{self.uri} was deleted. Create it again with 'brokerless topics create'."
-                    raise TopicDeleted(msg)
+                    raise TopicDeleted(f"{self.uri} was deleted. Create it again with 'brokerless topics create'.")
                 self._know(state, looked)
                 return state
             return self._state
@@ -325,16 +324,15 @@ class DeltaLog:
             self._clock.backoff(attempt)  # clean-up ran between the reads, and "absent" was not the head
         if self.checkpoint_version() is None:
             # Clean-up needs a hint: so nobody has removed them.
-            msg = (
+            raise LogIncomplete(
                 f"Entries of the log of {self.uri} are missing below a checkpoint without a hint: they are late, lost "
-                "or not yet restored. Restore them; 'brokerless verify' shows which."
+                "or not yet restored. Restore them; 'brokerless verify' shows which.",
+                version=0,
             )
-            raise LogIncomplete(msg, version=0)
-        msg = (
+        raise StoreError(
             f"{self.uri}: checkpoint {self.checkpoint_version()} is named by its hint or listed, but it or the entries "
             "behind it are not there. The log is damaged; restore it before anything writes to the table."
         )
-        raise StoreError(msg)
 
     def _load(self, with_files: bool, damages: list[StoreError] | None) -> TableState | None:
         """One try of ``load``; None if clean-up got in its way."""
@@ -355,8 +353,7 @@ class DeltaLog:
         if found.entries:
             # Without the first entry nobody knows the columns, so there is nothing to be tolerant with.
             raise damages[0] if damages else self._incomplete(0, found.entries[0])
-        msg = f"There is no topic at {self.uri}. Create it with 'brokerless topics create'."
-        raise TopicNotFound(msg)
+        raise TopicNotFound(f"There is no topic at {self.uri}. Create it with 'brokerless topics create'.")
 
     def _replay(
         self, state: TableState | None, with_files: bool, damages: list[StoreError] | None
@@ -546,9 +543,8 @@ class DeltaLog:
         if before and all(self.store.exists(self.entry_path(number)) for number in before):
             raise self._incomplete(version, checkpoint)
         earliest = Offset(self.earliest())
-        msg = f"Offset {version}:0 of {self.uri} is gone: log clean-up removed it. The earliest offset is {earliest}."
         raise OffsetOutOfRange(
-            msg,
+            f"Offset {version}:0 of {self.uri} is gone: log clean-up removed it. The earliest offset is {earliest}.",
             earliest=earliest,
         )
 
@@ -602,11 +598,10 @@ class DeltaLog:
         if not is_next:
             with contextlib.suppress(ValueError):
                 self._waiting.remove(request)
-                msg = (
+                raise NotCommitted(
                     f"{self.uri}: other commits of this process took the {deadline_s:.0f} s; nothing was written. "
                     "Send fewer at a time, or use more partitions."
                 )
-                raise NotCommitted(msg)
             self._lock.acquire()
         try:
             while request.outcome is None:
@@ -662,8 +657,7 @@ class DeltaLog:
             if state and not state.metadata.deleted:
                 if exist_ok:
                     return state.metadata
-                msg = f"{self.uri} exists already."
-                raise TopicExists(msg)
+                raise TopicExists(f"{self.uri} exists already.")
             version = state.version + 1 if state else 0
             wanted = Metadata(self._clock.uuid(), schema_string, configuration=dict(configuration))
             if version:
@@ -743,11 +737,10 @@ class DeltaLog:
         self._look_again()
         state = self._whole()
         if state.metadata.configuration.get(ENGINE_KEY) == "delta":
-            msg = (
+            raise UnsupportedTable(
                 f"{self.uri} is an output of the delta engine: Spark's Delta writer commits to it and could "
                 "overwrite this commit. Write to a topic of your own."
             )
-            raise UnsupportedTable(msg)
         commit_id = self._commit_id()
         conflicts = attempts = 0
         group = self._unopposed(group, self._check_txns)
@@ -963,25 +956,24 @@ class DeltaLog:
         try:
             state = self.load(strict=False)
         except TopicNotFound:
-            msg = f"{self.uri} was removed: this one held the old topic. Open it again."
-            raise TopicDeleted(msg) from None
+            raise TopicDeleted(f"{self.uri} was removed: this one held the old topic. Open it again.") from None
         if state.metadata.id != before.metadata.id:
             raise self._another(state.version)
         check_supported(state.protocol, state.metadata, table=self.uri)
         if state.metadata.deleted:
-            msg = f"{self.uri} was deleted."
-            raise TopicDeleted(msg)
+            raise TopicDeleted(f"{self.uri} was deleted.")
         if state.metadata.schema_string != before.metadata.schema_string:
             raise self._other_columns(state.version)
         if state.version < before.version:
-            msg = (
+            raise LogIncomplete(
                 f"The log of {self.uri} ends at entry {state.version}, but entry {before.version} was there before: it "
-                "is lost, or not yet restored. Restore it, or open the topic again to go on without it."
+                "is lost, or not yet restored. Restore it, or open the topic again to go on without it.",
+                version=before.version,
             )
-            raise LogIncomplete(msg, version=before.version)
         if state.version == before.version and before.digest not in (None, state.digest):
-            msg = f"Entry {state.version} of the log of {self.uri} is not the one that was there before. Open it again."
-            raise TopicChanged(msg)
+            raise TopicChanged(
+                f"Entry {state.version} of the log of {self.uri} is not the one that was there before. Open it again."
+            )
         self._know(state, looked)
         return state
 
@@ -1030,8 +1022,7 @@ class DeltaLog:
         if metadata.id != state.metadata.id or not self.meant(entry):
             raise self._another(entry.version)
         if metadata.deleted:
-            msg = f"{self.uri} was deleted (entry {entry.version})."
-            raise TopicDeleted(msg)
+            raise TopicDeleted(f"{self.uri} was deleted (entry {entry.version}).")
         check_supported(protocol, metadata, table=self.uri)
         if metadata.schema_string != state.metadata.schema_string:
             raise self._other_columns(entry.version)

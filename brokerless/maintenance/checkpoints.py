@@ -75,8 +75,7 @@ class LogCopy:
             try:
                 (self._read / name).write_bytes(data)
             except OSError as error:
-                msg = f"The log could not be copied to {self._read}: {error}"
-                raise StoreError(msg) from error
+                raise StoreError(f"The log could not be copied to {self._read}: {error}") from error
         return data
 
     def exists(self, path: str, *, within_s: float | None = None) -> bool:

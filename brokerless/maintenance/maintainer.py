@@ -250,14 +250,12 @@ class Maintainer:
         clock: Clock = SYSTEM,
     ) -> None:
         if checkpoint_every < 1:
-            msg = f"checkpoint_every is {checkpoint_every}; it must be at least 1."
-            raise ConfigError(msg)
+            raise ConfigError(f"checkpoint_every is {checkpoint_every}; it must be at least 1.")
         if not unsafe_no_minimum and (log_retention_s < MIN_LOG_RETENTION_S or grace_s < MIN_GRACE_S):
-            msg = (
+            raise ConfigError(
                 f"A log retention of {log_retention_s:g} s with a grace time of {grace_s:g} s is not safe beside "
                 f"running writers; use at least {MIN_LOG_RETENTION_S:g} and {MIN_GRACE_S:g}."
             )
-            raise ConfigError(msg)
         self._store = store or open_store(settings or Settings.load())
         self._topics = None if topics is None else [check_name(topic) for topic in topics]
         self._checkpoint_every = checkpoint_every
@@ -339,10 +337,9 @@ class Maintainer:
         for info in self._store.list(TIME_PATH.rpartition("/")[0]):
             if info.path == TIME_PATH:
                 return _Time(info.modified_s, local_s - info.modified_s)
-        msg = (
+        raise StoreError(
             f"{self._store.uri}/{TIME_PATH} was written and is not listed: without the store's time nothing is removed."
         )
-        raise StoreError(msg)
 
     def watch(self, interval_s: float, stop: threading.Event) -> Iterator[list[Report]]:
         """Runs every ``interval_s`` until ``stop`` is set, and yields each run's reports.
@@ -525,8 +522,7 @@ class Maintainer:
             # What is to stand for them is read before they go: with a damaged one the table would be lost.
             checkpoint = read_checkpoint(self._store, log.table, base, with_files=False)
             if checkpoint is None:
-                msg = f"{log.uri}: checkpoint {base} is not whole, so the entries below it stay."
-                raise StoreError(msg)
+                raise StoreError(f"{log.uri}: checkpoint {base} is not whole, so the entries below it stay.")
             rules = self._rules(log, checkpoint.metadata)
             if rules.log_retention_s <= retention_s:
                 break
@@ -593,8 +589,7 @@ class Maintainer:
     def _in_time(self, items: Iterable[_T], work: _Work) -> Iterator[_T]:
         for done, item in enumerate(items):
             if self._clock.monotonic() >= work.until_s:
-                msg = f"the time was over after {done} of its parts; give a run more time"
-                raise _NoTimeLeft(msg)
+                raise _NoTimeLeft(f"the time was over after {done} of its parts; give a run more time")
             yield item
 
     def _is_garbage(self, info: ObjectInfo, path: str, state: TableState, rules: _Rules, horizon: _Horizon) -> bool:
@@ -740,11 +735,11 @@ def _next_entry(log: DeltaLog, last: int | None, version: int, info: ObjectInfo,
     if not _ENTRY.fullmatch(info.path):
         return last
     if last is not None and version != last + 1 and (last == 0 or not alone):
-        msg = (
+        raise LogIncomplete(
             f"Entry {last + 1} of the log of {log.uri} is missing, but entry {version} is there: it is late, lost or "
-            "not yet restored. No entry was removed. Restore it; 'brokerless verify' shows what else is missing."
+            "not yet restored. No entry was removed. Restore it; 'brokerless verify' shows what else is missing.",
+            version=last + 1,
         )
-        raise LogIncomplete(msg, version=last + 1)
     return version
 
 

@@ -94,14 +94,12 @@ class Buffer:
                 min(max_block_s, threading.TIMEOUT_MAX),
             )
             if self.closed:
-                msg = "The producer is closed."
-                raise BrokerlessError(msg)
+                raise BrokerlessError("The producer is closed.")
             if not fits:
-                msg = (
+                raise BufferFull(
                     f"{self._held} bytes wait to be committed and did not drain within {max_block_s} s; "
                     "send more slowly, or raise buffer_bytes."
                 )
-                raise BufferFull(msg)
             self._calls.append(call)
             self._unsettled.append(call)
             self._held += call.nbytes

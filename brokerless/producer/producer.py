@@ -110,20 +110,19 @@ class Producer:
         clock: Clock = SYSTEM,
     ) -> None:
         if min(batch_rows, batch_bytes, buffer_bytes) < 1 or linger_s < 0 or delivery_timeout_s <= 0:
-            msg = "batch_rows, batch_bytes, buffer_bytes and delivery_timeout_s must be positive."
-            raise ConfigError(msg)
+            raise ConfigError("batch_rows, batch_bytes, buffer_bytes and delivery_timeout_s must be positive.")
         # Printable also means that the log, which is UTF-8, can hold it: an argument of the shell need not be.
         if producer_id is not None and (
             not 1 <= len(producer_id) <= 200 or "/" in producer_id or not producer_id.isprintable()
         ):
-            msg = f"The producer id {producer_id[:200]!r} must have 1 to 200 printable characters and no '/'."
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"The producer id {producer_id[:200]!r} must have 1 to 200 printable characters and no '/'."
+            )
         if producer_id is not None and _PROGRESS.fullmatch(producer_id):
-            msg = (
+            raise ConfigError(
                 f"The producer id {producer_id!r} has the form name:topic:partition[:table id], under which pipelines "
                 "keep their progress: its sequences would move one past messages that it never read. Choose another id."
             )
-            raise ConfigError(msg)
         if producer_id is not None and namespace is not None:
             producer_id = f"{namespace}/{producer_id}"
         self._opened_in = os.getpid()
@@ -134,10 +133,9 @@ class Producer:
         self.schema = about.schema
         self.partitions = about.partitions
         if partition is not None and (key is not None or not 0 <= partition < about.partitions):
-            msg = (
+            raise ConfigError(
                 f"Topic {topic!r} has the partitions 0 to {about.partitions - 1}; name one of them, or a key, not both."
             )
-            raise ConfigError(msg)
         self._key = None if key is None else _key_column(about.schema.names, key, topic)
         self._partition = partition
         self._timeout_s = delivery_timeout_s
@@ -173,11 +171,9 @@ class Producer:
         """
         refuse_copy(self._opened_in, "producer")
         if sequence is not None and (self._writers[0].producer_id is None or sequence < 0):
-            msg = "A sequence needs a producer with a producer_id, and is 0 or more."
-            raise ConfigError(msg)
+            raise ConfigError("A sequence needs a producer with a producer_id, and is 0 or more.")
         if self._buffer.closed:
-            msg = "The producer is closed."
-            raise BrokerlessError(msg)
+            raise BrokerlessError("The producer is closed.")
         call = self._prepare(messages, sequence)
         if call.table.num_rows == 0:
             return ()
@@ -224,8 +220,7 @@ class Producer:
         refuse_copy(self._opened_in, "producer")
         self._refuse_callback("flush")
         if not self._buffer.flush(timeout_s):
-            msg = f"Messages for {self.topic!r} are still waiting after {timeout_s} s."
-            raise TimeoutError(msg)
+            raise TimeoutError(f"Messages for {self.topic!r} are still waiting after {timeout_s} s.")
 
     def last_sequence(self, partition: int = 0) -> int | None:
         """The last sequence of this producer id in the log: where a restarted producer goes on. None if there is none.
@@ -303,11 +298,11 @@ class Producer:
             self.confirm()
             raise
         if table.num_rows > MAX_COMMIT_ROWS:
-            msg = f"{table.num_rows} messages in one call; send at most {MAX_COMMIT_ROWS} at a time."
-            raise UsageError(msg)
+            raise UsageError(f"{table.num_rows} messages in one call; send at most {MAX_COMMIT_ROWS} at a time.")
         if table.nbytes > MAX_COMMIT_BYTES:
-            msg = f"{table.nbytes} bytes of messages in one call; send at most {MAX_COMMIT_BYTES} at a time."
-            raise UsageError(msg)
+            raise UsageError(
+                f"{table.nbytes} bytes of messages in one call; send at most {MAX_COMMIT_BYTES} at a time."
+            )
         if self._key is None or self.partitions == 1:
             return Call(table, {None: (table, range(table.num_rows))}, at=self._clock.monotonic())
         # Rows without a key: an exact resend must cut them as the first time, or it loses or repeats them.
@@ -333,8 +328,9 @@ class Producer:
 
     def _refuse_callback(self, what: str) -> None:
         if threading.current_thread() is self._sender:
-            msg = f"A callback cannot {what} its producer: that waits for the callback. Do it in another thread."
-            raise UsageError(msg)
+            raise UsageError(
+                f"A callback cannot {what} its producer: that waits for the callback. Do it in another thread."
+            )
 
     def _commit(self, calls: Sequence[Call], sequence: int | None) -> None:
         """Commits the calls together, one entry a partition, and notes in each what became of it."""
@@ -497,12 +493,11 @@ class _PartitionWriter:
             UsageError: this producer has used a higher one since, and never committed this one.
         """
         if sequence > self._found and sequence != self._trying and sequence not in self._sent:
-            msg = (
+            raise UsageError(
                 f"Sequence {sequence} of {self.producer_id!r} comes after {self._used} in {self.log.table!r}, and this "
                 "producer knows of no commit of it: sequences must grow from call to call, and a call without one "
                 "takes the next. Look in the topic for its messages before you send them under a new one."
             )
-            raise UsageError(msg)
 
     def _taken_over(self, how: str) -> ProducerFenced:
         return ProducerFenced(
@@ -525,8 +520,7 @@ def _concat(tables: Sequence[Table]) -> Table:
 
 def _key_column(names: Sequence[str], key: str, topic: str) -> str:
     if key not in names:
-        msg = f"Topic {topic!r} has no column {key!r} to use as a key; it has: {', '.join(names)}."
-        raise SchemaError(msg)
+        raise SchemaError(f"Topic {topic!r} has no column {key!r} to use as a key; it has: {', '.join(names)}.")
     return key
 
 
@@ -537,8 +531,7 @@ def _split(
     column = table.column(key)
     kind = column.type
     if not (DataType.is_string(kind) or DataType.is_binary(kind) or DataType.is_integer(kind)):
-        msg = f"Column {key!r} cannot be a key: use a string, binary or integer column."
-        raise SchemaError(msg)
+        raise SchemaError(f"Column {key!r} cannot be a key: use a string, binary or integer column.")
     rows: dict[int, list[int]] = {}
     for number, value in enumerate(column.to_pylist()):
         rows.setdefault(spare if value is None else partition_of(value, partitions), []).append(number)

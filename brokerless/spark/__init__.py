@@ -43,6 +43,5 @@ _HOME = {
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        msg = f"module 'brokerless.spark' has no attribute {name!r}"
-        raise AttributeError(msg)
+        raise AttributeError(f"module 'brokerless.spark' has no attribute {name!r}")
     return getattr(import_module(f"brokerless.spark.{_HOME[name]}"), name)

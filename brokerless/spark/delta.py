@@ -139,8 +139,7 @@ def delta_session(settings: Settings, *, name: str) -> SparkSession:
                 "spark.hadoop.fs.s3a.connection.ssl.enabled": str(settings.endpoint.startswith("https")).lower(),
             }
     elif not settings.root.startswith("file://"):
-        msg = f"The delta engine reaches s3:// and file:// only, not {settings.root}; use another engine."
-        raise ConfigError(msg)
+        raise ConfigError(f"The delta engine reaches s3:// and file:// only, not {settings.root}; use another engine.")
     print("The delta engine needs its jars (about 25 MB); they are fetched once.", file=sys.stderr, flush=True)
     packages = {"spark.jars.packages": ",".join(PACKAGES), "spark.jars.excludes": ",".join(EXCLUDES)}
     return spark_session(settings, name=name, conf={**conf, **packages})
@@ -159,11 +158,10 @@ def check_delta_output(settings: Settings, output: str) -> None:
         except (TopicNotFound, TopicDeleted):
             continue
         if owner != "delta":
-            msg = (
+            raise ConfigError(
                 f"{topic!r} is written by another engine, and Spark's Delta writer could overwrite its commits. "
                 "Give the delta engine an output of its own with --output."
             )
-            raise ConfigError(msg)
 
 
 def start_delta(

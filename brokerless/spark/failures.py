@@ -55,11 +55,10 @@ def lost_jvm_named() -> Iterator[None]:
         of_py4j = str(innermost.f_globals.get("__name__", "")).startswith("py4j.")
         if not of_py4j or not (isinstance(error, OSError) or type(error).__name__ == "Py4JNetworkError"):
             raise
-        msg = (
+        raise PipelineError(
             "Spark's JVM has ended, killed or out of memory. What it had not given back was not committed: start the "
             "pipeline again under its name, and it goes on there."
-        )
-        raise PipelineError(msg) from error
+        ) from error
 
 
 def mistake_in_transform(error: Exception) -> str | None:

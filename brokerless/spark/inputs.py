@@ -106,11 +106,11 @@ class Input:
             return
         try:
             if self.log.check_end(waiting):
-                msg = (
+                raise LogIncomplete(
                     f"Entry {waiting} of the log of {self.log.uri} is missing, and so is what was behind it, up to "
-                    f"entry {version}, when this run began. Restore it and start again."
+                    f"entry {version}, when this run began. Restore it and start again.",
+                    version=waiting,
                 )
-                raise LogIncomplete(msg, version=waiting)
             self.log.check_retained(waiting)
         except BrokerlessError as error:
             self._keep(error)
@@ -169,11 +169,10 @@ class Input:
         rows = 0
         for add in files:
             if add.rows is None:
-                msg = (
+                raise SchemaError(
                     f"{self.log.uri}/{add.path} was committed without numRecords; pipelines need it for offsets. "
                     "Write with statistics."
                 )
-                raise SchemaError(msg)
             rows += add.rows
         return Pending(entry.version, files, rows, sum(add.size for add in files))
 
@@ -323,11 +322,10 @@ def union_columns(schemas: Sequence[Schema]) -> Schema:
         for column in schema.columns:
             known = columns.setdefault(column.name, column)
             if known.type != column.type:
-                msg = (
+                raise SchemaError(
                     f"Column {column.name!r} is {known.type} in one topic and {column.type} in another; "
                     "read them in two pipelines."
                 )
-                raise SchemaError(msg)
     return Schema(tuple(columns.values()))
 
 
@@ -374,8 +372,7 @@ def with_metadata(rows: pa.Table, table: str, version: int, index: int) -> pa.Ta
 def _start(options: Mapping[str, str]) -> Literal["beginning", "latest"] | datetime:
     start = parse_start(options.get("start", "beginning"))
     if isinstance(start, Offset):
-        msg = "A pipeline starts at beginning, latest or a time; offsets differ between partitions."
-        raise ConfigError(msg)
+        raise ConfigError("A pipeline starts at beginning, latest or a time; offsets differ between partitions.")
     return start
 
 
@@ -383,8 +380,7 @@ def topic_names(options: Mapping[str, str]) -> list[str]:
     """The option ``topics``."""
     names = [name.strip() for name in option(options, "topics").split(",") if name.strip()]
     if not names or len(set(names)) < len(names):
-        msg = f"The option topics names none, or one twice: {options.get('topics')!r}."
-        raise ConfigError(msg)
+        raise ConfigError(f"The option topics names none, or one twice: {options.get('topics')!r}.")
     return names
 
 
@@ -392,8 +388,7 @@ def option(options: Mapping[str, str], name: str) -> str:
     """An option that must be there."""
     value = options.get(name)
     if not value:
-        msg = f"The brokerless source needs the option {name!r}; use brokerless.spark.read_stream."
-        raise ConfigError(msg)
+        raise ConfigError(f"The brokerless source needs the option {name!r}; use brokerless.spark.read_stream.")
     return value
 
 

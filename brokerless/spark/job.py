@@ -65,8 +65,7 @@ def run_job(
             settings, region=args.region or settings.region, state_dir=args.state_dir or settings.state_dir
         )
         if args.metrics_namespace and args.metrics_file:
-            msg = "--metrics-namespace and --metrics-file exclude each other; give one of them."
-            raise ConfigError(msg)
+            raise ConfigError("--metrics-namespace and --metrics-file exclude each other; give one of them.")
         _say_mistakes_once()
         stream, reason = _start(transform, settings, args)
         meter = PipelineMeter(args.name, usd_per_hour=args.usd_per_hour)
@@ -160,8 +159,9 @@ def _start(
     except NotRealtimeError as error:
         reason = str(error)
         if args.engine == "realtime":
-            msg = f"This pipeline cannot run in real-time mode: {reason}. Use --engine auto or micro-batch."
-            raise ConfigError(msg) from None
+            raise ConfigError(
+                f"This pipeline cannot run in real-time mode: {reason}. Use --engine auto or micro-batch."
+            ) from None
     if not args.json:
         print(f"Running in micro-batches: {reason}.", file=sys.stderr, flush=True)
     return _start_batches(spark, transform, settings, args), reason
@@ -209,8 +209,9 @@ def _start_delta(
     from brokerless.spark.delta import check_delta_output, delta_session, start_delta
 
     if args.accept_new_input or args.accept_rewrites or args.skip:
-        msg = "--accept-new-input, --accept-rewrites and --skip are for the other engines; Delta's source has no such."
-        raise ConfigError(msg)
+        raise ConfigError(
+            "--accept-new-input, --accept-rewrites and --skip are for the other engines; Delta's source has no such."
+        )
     check_delta_output(settings, args.output)
     spark = delta_session(settings, name=args.name)
     options = {"inputs": args.inputs, "output": args.output, "name": args.name, "once": args.once}

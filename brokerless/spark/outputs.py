@@ -136,8 +136,7 @@ class Output:
         self._log = DeltaLog(store, topic, clock=clock)
         self._epoch = 0
         if describe_topic(store, topic, clock=clock).partitions != 1:
-            msg = f"The output {topic!r} has several partitions; a pipeline's output has one."
-            raise ConfigError(msg)
+            raise ConfigError(f"The output {topic!r} has several partitions; a pipeline's output has one.")
 
     def is_of_old_version(self) -> bool:
         """Whether the last owner claimed the pipeline's bare name, and kept progress without table ids."""
@@ -227,21 +226,19 @@ class Output:
                 # After a long sleep the log writes a commit without files once more, to be sure, and then meets its
                 # own txns. Nobody else's: the epoch was compared before them.
                 return
-            msg = (
+            raise PipelineFenced(
                 f"Another pipeline {self._pipeline!r} took over {self.topic!r} ({error}); this one wrote nothing more. "
                 "Run one pipeline of a name at a time."
-            )
-            raise PipelineFenced(msg) from error
+            ) from error
 
     def _renew(self, objects: Objects) -> None:
         """Gives what has waited too long for its commit another name: of that, no maintainer can know yet."""
         old = [number for number, add in enumerate(objects.adds) if self._is_old(add)]
         if any(objects.adds[number].path not in objects.kept for number in old):
-            msg = (
+            raise ObjectsTooOldError(
                 f"An object for {self.topic!r} waited more than {COMMIT_WITHIN_MS // 60_000} minutes for its commit "
                 "and may have been removed as an orphan. Nothing was committed."
             )
-            raise ObjectsTooOldError(msg)
         for number in old:
             data = objects.kept.pop(objects.adds[number].path)
             name = records.object_name(data, self._clock.uuid())
@@ -265,12 +262,11 @@ class Output:
         put_again(store, self.topic, objects.kept, clock=self._clock)
         others = [f"{self.topic}/{add.path}" for add in objects.adds if add.path not in objects.kept]
         if gone := [path for path in others if not store.exists(path)]:
-            msg = (
+            raise PipelineError(
                 f"{', '.join(gone)} waited for the commit while this process was asleep, and maintenance has removed "
                 "them as orphans. The commit is in the log, so readers will miss them: delete the output topic, "
                 "create it again and run the pipeline anew."
             )
-            raise PipelineError(msg)
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,12 +315,11 @@ class Outputs:
             if covers(done, start, end):
                 continue
             if not follows(done, start) and not (output is self.letters and _behind(done, start)):
-                msg = (
+                raise PipelineError(
                     f"Batch {batch_id} of the pipeline {self.pipeline!r} reads {_span(start, end)}, but "
                     f"{output.topic!r} records {done}: rows would be lost or repeated. Read with read_stream(..., "
                     f"name={self.pipeline!r}, output={self.output.topic!r}), and from all topics of earlier runs."
                 )
-                raise PipelineError(msg)
             found.append(output)
         return found
 

@@ -91,7 +91,7 @@ def recorded_in(log: DeltaLog, pipeline: str, source: DeltaLog) -> int | None:
     # The input may have been opened before the commit that the output has recorded.
     if (now in named or not named) and (version <= state.version or version <= source.refresh().version):
         return version
-    msg = (
+    raise TopicChanged(
         f"{source.uri} is not the table that the pipeline {pipeline!r} has read: its output {log.table!r} records "
         f"{what} up to entry {version}, but the topic's table is now {now} with the entries {first} to "
         f"{source.state.version}, and its log does not continue the old one. It was removed and made again, or "
@@ -99,7 +99,6 @@ def recorded_in(log: DeltaLog, pipeline: str, source: DeltaLog) -> int | None:
         "table and start again; or accept this one as a new input, read from its beginning: --accept-new-input, or "
         "read_stream(..., accept_new_input=True). (--start does not do it: it is for inputs without progress.)"
     )
-    raise TopicChanged(msg)
 
 
 def covers(done: Position, start: Position, end: Position) -> bool:

@@ -66,8 +66,7 @@ def spark_session(
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
-        msg = "Pipelines need pyspark; install it with: pip install 'brokerless[spark]'"
-        raise ConfigError(msg) from error
+        raise ConfigError("Pipelines need pyspark; install it with: pip install 'brokerless[spark]'") from error
 
     builder = SparkSession.builder.appName(name)
     if "PYSPARK_GATEWAY_PORT" in os.environ:
@@ -137,9 +136,8 @@ def scratch_root(settings: Settings) -> Path:
             probe.flush()
             os.fsync(probe.fileno())
     except OSError as error:
-        msg = (
+        raise ConfigError(
             f"The scratch folder {root} cannot be used ({error.strerror}); free some space, or set "
             "BROKERLESS_STATE_DIR to a folder that can be written."
-        )
-        raise ConfigError(msg) from error
+        ) from error
     return root

@@ -402,8 +402,7 @@ def outputs_of(df: DataFrame, table: str, *, name: str, store: Store) -> Outputs
     from brokerless.spark.arrow import DEAD_LETTER
 
     if not name or any(c in name for c in ":/") or len(name) > 100:
-        msg = f"The pipeline's name {name!r} must have 1 to 100 characters, without ':' and '/'."
-        raise ConfigError(msg)
+        raise ConfigError(f"The pipeline's name {name!r} must have 1 to 100 characters, without ':' and '/'.")
     schema = describe_topic(store, table).schema
     _check_columns(df, schema, table)
     output = Output(store, table, schema, name)
@@ -481,11 +480,10 @@ def _check_columns(df: DataFrame, schema: Schema, topic: str) -> None:
     have = [name for name in df.columns if name not in {DEAD_LETTER, PRODUCED_AT}]
     unknown, missing = sorted(set(have) - set(schema.names)), sorted(set(schema.names) - set(have))
     if unknown or missing:
-        msg = (
+        raise SchemaError(
             f"Topic {topic!r} has the columns {', '.join(schema.names)}; the pipeline writes {', '.join(have)}. "
             "Select exactly the topic's columns."
         )
-        raise SchemaError(msg)
 
 
 def fresh_checkpoint(scratch: Path, name: str) -> Path:
@@ -557,29 +555,28 @@ def check_stateless(df: DataFrame) -> None:
     for node, parts in nodes(df):
         name = node.nodeName()
         if name in _STATEFUL or (name == "Join" and all(part.isStreaming() for part in parts)):
-            msg = (
+            raise ConfigError(
                 f"The pipeline keeps state ({name}), which this engine has no durable place for. "
                 "Use the delta engine, or keep the state in a table that the transform joins with."
             )
-            raise ConfigError(msg)
 
 
 def _check_source(df: DataFrame, table: str, name: str, settings: Settings) -> None:
     """Refuses a source that does not look for its progress where the sink keeps it: no restart would find its place."""
     sources = _source_options(df)
     if any(options != sources[0] for options in sources):
-        msg = "A pipeline has one source: give read_stream all the topics, and tell their messages apart by _topic."
-        raise ConfigError(msg)
+        raise ConfigError(
+            "A pipeline has one source: give read_stream all the topics, and tell their messages apart by _topic."
+        )
     for options in sources:
         have = options.get("pipeline"), options.get("output"), json.loads(options["settings"])["root"]
         want = name, table, settings.root
         if have != want:
             given, needed = ("name={!r}, output={!r}, root {}".format(*values) for values in (have, want))
-            msg = (
+            raise ConfigError(
                 f"The source would look for the pipeline's progress under {given}, but this pipeline keeps it under "
                 f"{needed}. Give read_stream and write_stream the same."
             )
-            raise ConfigError(msg)
 
 
 def _read_offsets(checkpoint: Path, batch_id: int) -> SourceOffset:
@@ -589,6 +586,7 @@ def _read_offsets(checkpoint: Path, batch_id: int) -> SourceOffset:
     """
     lines = (checkpoint / "offsets" / str(batch_id)).read_text().splitlines()
     if len(lines) != 3 or lines[0] != "v1":
-        msg = f"The query has {len(lines) - 2} sources; read all topics by one read_stream (offset log {lines[0]})."
-        raise PipelineError(msg)
+        raise PipelineError(
+            f"The query has {len(lines) - 2} sources; read all topics by one read_stream (offset log {lines[0]})."
+        )
     return SourceOffset.of(lines[2])

@@ -154,11 +154,10 @@ class Reader(DataSourceStreamReader):
                     index += add.rows or 0
                 rows += commit.rows
         if rows != until.rows - since.rows:
-            msg = (
+            raise PipelineError(
                 f"The batch from {since.at} to {until.at} has {until.rows - since.rows} messages, but {rows} are known "
                 "of. Nothing was written; start the pipeline again."
             )
-            raise PipelineError(msg)
         cores = int(self._options.get("cores", 1))
         return [Slice(objects[a:b]) for a, b in _cuts(sizes, cores)] or [Slice(())]
 

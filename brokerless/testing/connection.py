@@ -117,8 +117,7 @@ class Connection:
         if isinstance(shot.fault, Latency):
             self._proxy.pause(_delay_s(shot.fault, shot.draw))
         elif isinstance(shot.fault, Held) and not shot.fault.gate.enter():
-            msg = "The test dropped what waited at the gate."
-            raise ConnectionResetError(msg)
+            raise ConnectionResetError("The test dropped what waited at the gate.")
 
     def _damage(self, head: Head, body: Iterable[bytes], request: Request, shot: Shot) -> bool:
         """Faults that change an answer's body. Without a body worth changing they are given back."""
@@ -160,8 +159,7 @@ class Connection:
         elif isinstance(fault, Reset):
             self._client.reset()
         elif not isinstance(fault, LostAnswer | LostRequest):
-            msg = f"The proxy does not know the fault {fault!r}; use those of brokerless.testing.faults."
-            raise TypeError(msg)
+            raise TypeError(f"The proxy does not know the fault {fault!r}; use those of brokerless.testing.faults.")
         return False
 
     def _control(self, head: Head, target: str) -> bool:
@@ -185,8 +183,7 @@ class Connection:
         if self._upstream is None:
             self._upstream = self._proxy.connect()
         if self._proxy.stopped.is_set():
-            msg = "The proxy was stopped before the request was sent."
-            raise ConnectionResetError(msg)
+            raise ConnectionResetError("The proxy was stopped before the request was sent.")
         answer = self._transmit(self._upstream, head, body)
         if 200 <= answer.status < 300 and request.op in {"PUT", "CONDITIONAL_PUT"}:
             self._injector.written(request)
@@ -220,14 +217,12 @@ class Connection:
     def _head_of(self, upstream: Wire) -> Head:
         answer = upstream.head()
         if answer is None:
-            msg = "The server closed the connection instead of answering."
-            raise ConnectionResetError(msg)
+            raise ConnectionResetError("The server closed the connection instead of answering.")
         return answer
 
     def _from_server(self) -> Wire:
         if self._upstream is None:
-            msg = "The server closed the connection within its answer."
-            raise ConnectionResetError(msg)
+            raise ConnectionResetError("The server closed the connection within its answer.")
         return self._upstream
 
     def _drop_upstream(self) -> None:

@@ -60,8 +60,7 @@ def _controlled(injector: Injector, method: str, what: str, body: bytes) -> dict
     elif method == "POST":
         plans = plans_from_json(body)
         if not all(isinstance(plan, Script) for plan in plans):
-            msg = "Only rules can be added; PUT replaces everything, chaos included."
-            raise ConfigError(msg)
+            raise ConfigError("Only rules can be added; PUT replaces everything, chaos included.")
         injector.add([rule for plan in plans if isinstance(plan, Script) for rule in plan.rules])
     elif method == "DELETE":
         injector.play(())

@@ -382,19 +382,16 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 def _check(value: object, is_right: bool, rule: str) -> None:
     if not is_right:
-        msg = f"{value!r}: {rule}."
-        raise ConfigError(msg)
+        raise ConfigError(f"{value!r}: {rule}.")
 
 
 def _check_op(fault: Fault, op: Op | None) -> None:
     if op is None:
         return
     if op not in OPS:
-        msg = f"Unknown op {op!r}; use one of {', '.join(OPS)}."
-        raise ConfigError(msg)
+        raise ConfigError(f"Unknown op {op!r}; use one of {', '.join(OPS)}.")
     if fault.ops is not None and not any(covers(op, own) for own in fault.ops):
-        msg = f"{fault.kind} cannot happen to {op}; it is for {', '.join(sorted(fault.ops))}."
-        raise ConfigError(msg)
+        raise ConfigError(f"{fault.kind} cannot happen to {op}; it is for {', '.join(sorted(fault.ops))}.")
 
 
 # JSON
@@ -416,8 +413,7 @@ def fault_from_json(value: object) -> Fault:
     name = values.pop("kind", None)
     kind = KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
-        msg = f"Unknown fault {name!r}; use one of {', '.join(KINDS)}."
-        raise ConfigError(msg)
+        raise ConfigError(f"Unknown fault {name!r}; use one of {', '.join(KINDS)}.")
     return _built(kind, values)
 
 
@@ -460,22 +456,19 @@ def plans_from_json(text: str | bytes, *, seed: int | None = None) -> tuple[Plan
     try:
         value = json.loads(text)
     except ValueError as error:
-        msg = f"The rules are not JSON: {error}."
-        raise ConfigError(msg) from None
+        raise ConfigError(f"The rules are not JSON: {error}.") from None
     document = {"rules": value} if isinstance(value, list) else dict(_object(value, "the rules"))
     given = document.pop("seed", 0) if seed is None else seed
     document.pop("seed", None)
     if not isinstance(given, int):
-        msg = f"The seed {given!r} is not a whole number."
-        raise ConfigError(msg)
+        raise ConfigError(f"The seed {given!r} is not a whole number.")
     plans: list[Plan] = []
     if "rules" in document:
         plans.append(Script([_rule(item) for item in _list(document.pop("rules"), "rules")], seed=given))
     if "chaos" in document:
         plans.append(_chaos(document.pop("chaos"), given, override=seed is not None))
     if document:
-        msg = f"Unknown names in the rules: {', '.join(document)}; use seed, rules and chaos."
-        raise ConfigError(msg)
+        raise ConfigError(f"Unknown names in the rules: {', '.join(document)}; use seed, rules and chaos.")
     return tuple(plans)
 
 
@@ -491,11 +484,9 @@ def _chaos(value: object, seed: int, *, override: bool) -> Chaos:
     for item in _list(values.get("rates"), "rates"):
         rate = dict(_object(item, "a rate"))
         if set(rate) != {"fault", "rate"}:
-            msg = f"A rate has a fault and a rate, not {', '.join(rate) or 'nothing'}."
-            raise ConfigError(msg)
+            raise ConfigError(f"A rate has a fault and a rate, not {', '.join(rate) or 'nothing'}.")
         if not _has_type(rate["rate"], "float"):
-            msg = f"The rate {rate['rate']!r} is not a number."
-            raise ConfigError(msg)
+            raise ConfigError(f"The rate {rate['rate']!r} is not a number.")
         rates[fault_from_json(rate["fault"])] = rate["rate"]
     values["rates"] = rates
     if values.get("quiet") is not None:
@@ -509,16 +500,15 @@ def _built(kind: type[_Value], values: Mapping[str, Any]) -> _Value:
     known = {f.name: str(f.type) for f in dataclasses.fields(cast("Any", kind)) if f.init}
     for name, found in values.items():
         if name not in known:
-            msg = f"{kind.__name__} has no {name!r}; it has {', '.join(known) or 'no values'}."
-            raise ConfigError(msg)
+            raise ConfigError(f"{kind.__name__} has no {name!r}; it has {', '.join(known) or 'no values'}.")
         if not _has_type(found, known[name]):
-            msg = f"{kind.__name__}: {name} cannot be {found!r}; it must be {known[name]}."
-            raise ConfigError(msg)
+            raise ConfigError(f"{kind.__name__}: {name} cannot be {found!r}; it must be {known[name]}.")
     try:
         return kind(**values)
     except TypeError:
-        msg = f"{kind.__name__} needs more than {', '.join(values) or 'nothing'}; it has {', '.join(known)}."
-        raise ConfigError(msg) from None
+        raise ConfigError(
+            f"{kind.__name__} needs more than {', '.join(values) or 'nothing'}; it has {', '.join(known)}."
+        ) from None
 
 
 def _has_type(value: object, annotation: str) -> bool:
@@ -536,13 +526,11 @@ def _has_type(value: object, annotation: str) -> bool:
 
 def _object(value: object, what: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        msg = f"{what} must be a JSON object, not {value!r}."
-        raise ConfigError(msg)
+        raise ConfigError(f"{what} must be a JSON object, not {value!r}.")
     return value
 
 
 def _list(value: object, what: str) -> Sequence[Any]:
     if not isinstance(value, list):
-        msg = f"{what} must be a JSON list, not {value!r}."
-        raise ConfigError(msg)
+        raise ConfigError(f"{what} must be a JSON list, not {value!r}.")
     return value

@@ -50,8 +50,7 @@ def fault_server(fault_server_of_session: Settings) -> Settings:
 def fault_proxy(fault_server: Settings) -> Iterator[FaultProxy]:
     """A proxy in front of ``fault_server``, without faults until the test adds some."""
     if fault_server.endpoint is None:
-        msg = f"The proxy needs a server with an endpoint in front of it; {fault_server.root} has none."
-        raise ConfigError(msg)
+        raise ConfigError(f"The proxy needs a server with an endpoint in front of it; {fault_server.root} has none.")
     with FaultProxy(fault_server.endpoint) as proxy:
         yield proxy
 

@@ -77,8 +77,9 @@ class FaultProxy:
         try:
             self._listener = socket.create_server((HOST, port), backlog=512)
         except OSError as error:
-            msg = f"Cannot listen on port {port} of {HOST} ({error.strerror or error}). Choose another, or 0 for any."
-            raise ConfigError(msg) from None
+            raise ConfigError(
+                f"Cannot listen on port {port} of {HOST} ({error.strerror or error}). Choose another, or 0 for any."
+            ) from None
         self.endpoint: Final = f"http://{HOST}:{self._listener.getsockname()[1]}"
         self._acceptor = threading.Thread(target=self._accept, name="fault-proxy", daemon=True)
         self._acceptor.start()
@@ -202,12 +203,12 @@ def _address(upstream: str) -> tuple[str, int]:
     except ValueError:
         parts, port = urlsplit(""), 0
     if "@" in upstream:
-        msg = "The upstream holds credentials; give them to the clients instead, who sign their requests with them."
-        raise ConfigError(msg)
+        raise ConfigError(
+            "The upstream holds credentials; give them to the clients instead, who sign their requests with them."
+        )
     if parts.scheme != "http" or not parts.hostname or parts.path.strip("/") or parts.query or parts.fragment:
-        msg = (
+        raise ConfigError(
             f"The upstream {shown_url(upstream)!r} must be http://host:port. A server behind TLS would refuse "
             "what its clients have signed for the proxy's address."
         )
-        raise ConfigError(msg)
     return parts.hostname, port

@@ -81,8 +81,7 @@ class Head:
         if length is None:
             return otherwise
         if not length.isdigit():
-            msg = f"Content-Length is {length!r}, which is not a number."
-            raise ProtocolError(msg)
+            raise ProtocolError(f"Content-Length is {length!r}, which is not a number.")
         return int(length)
 
 
@@ -108,12 +107,10 @@ class Wire:
         while (end := self._buffer.find(b"\r\n\r\n", searched)) < 0:
             searched = max(0, len(self._buffer) - 3)
             if len(self._buffer) > _HEAD_BYTES:
-                msg = f"A head of more than {_HEAD_BYTES} bytes."
-                raise ProtocolError(msg)
+                raise ProtocolError(f"A head of more than {_HEAD_BYTES} bytes.")
             if not self._fill():
                 if self._buffer:
-                    msg = "The connection was closed within a head."
-                    raise ProtocolError(msg)
+                    raise ProtocolError("The connection was closed within a head.")
                 return None
         return _parse(self._take(end + 4))
 
@@ -165,8 +162,7 @@ class Wire:
             try:
                 size = int(line.split(b";")[0], 16)
             except ValueError:
-                msg = f"A chunk's size is {line!r}, which is not a number."
-                raise ProtocolError(msg) from None
+                raise ProtocolError(f"A chunk's size is {line!r}, which is not a number.") from None
             if size == 0:
                 break
             yield line
@@ -184,8 +180,7 @@ class Wire:
     def _need(self, size: int) -> None:
         while len(self._buffer) < size:
             if not self._fill():
-                msg = "The connection was closed within a body."
-                raise ProtocolError(msg)
+                raise ProtocolError("The connection was closed within a body.")
 
     def _fill(self) -> bool:
         data = self.socket.recv(_PIECE_BYTES)
@@ -204,8 +199,7 @@ def _parse(raw: bytes) -> Head:
     if len(words) == 2:
         words.append(b"")  # an answer without a reason
     if len(words) != 3 or not (words[0].startswith(b"HTTP/1.") or words[2].startswith(b"HTTP/1.")):
-        msg = f"Not HTTP/1.1: {first[:100]!r}."
-        raise ProtocolError(msg)
+        raise ProtocolError(f"Not HTTP/1.1: {first[:100]!r}.")
     fields = {}
     for line in lines:
         name, _, value = line.partition(b":")

@@ -58,8 +58,7 @@ class Actions:
                     found._take(kind, action)
         if not count or found._expected not in (None, count):
             expected = "" if found._expected is None else f" of {found._expected}"
-            msg = f"it is cut or empty: {len(data)} bytes hold {count} actions{expected}"
-            raise ValueError(msg)
+            raise ValueError(f"it is cut or empty: {len(data)} bytes hold {count} actions{expected}")
         return found
 
     @property

@@ -43,8 +43,7 @@ def columns_of(metadata: Metadata) -> dict[str, Any]:
     """
     columns = {field["name"]: field["type"] for field in json.loads(metadata.schema_string)["fields"]}
     if not all(isinstance(name, str) and isinstance(kind, str | dict) for name, kind in columns.items()):
-        msg = "a column's name must be a string, and its type a string or a structure"
-        raise TypeError(msg)
+        raise TypeError("a column's name must be a string, and its type a string or a structure")
     return columns
 
 
@@ -88,8 +87,7 @@ def _columns_in(data: bytes) -> dict[str, DataType]:
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # a panic of the Parquet library is no Exception
-        msg = f"its columns cannot be read ({type(error).__name__}: {str(error)[:200]})"
-        raise ValueError(msg) from None
+        raise ValueError(f"its columns cannot be read ({type(error).__name__}: {str(error)[:200]})") from None
 
 
 def _fits(kind: str | Mapping[str, Any], found: DataType) -> bool:

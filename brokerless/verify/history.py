@@ -104,8 +104,7 @@ class Event(NamedTuple):
         try:
             event = cls(**fields)
             if event.op not in _OPS or event.type not in _OUTCOMES:
-                msg = f"unknown op {event.op!r} or type {event.type!r}"
-                raise ValueError(msg)
+                raise ValueError(f"unknown op {event.op!r} or type {event.type!r}")
             _check_shape(event)
         except (TypeError, AttributeError) as error:
             raise ValueError(str(error)) from None
@@ -125,11 +124,9 @@ def _check_shape(event: Event) -> None:
         partition, version, index, rows = ack
         numbers += (partition, version, index, rows)
     if {*map(type, numbers)} != {int} or type(event.topic) is not str or type(event.process) is not str:
-        msg = "a number, an offset, a topic or a process is of the wrong type"
-        raise ValueError(msg)
+        raise ValueError("a number, an offset, a topic or a process is of the wrong type")
     if event.op == "poll" and event.ids and event.offset is None:
-        msg = "messages without an offset"
-        raise ValueError(msg)
+        raise ValueError("messages without an offset")
 
 
 @contextmanager
@@ -186,8 +183,7 @@ def _read_file(path: Path) -> tuple[list[Event], bool]:
                 if torn:
                     return events, False
     except OSError as error:
-        msg = f"The history {path} cannot be read: {error.strerror or error}."
-        raise ConfigError(msg) from None
+        raise ConfigError(f"The history {path} cannot be read: {error.strerror or error}.") from None
     return events, True
 
 
@@ -204,11 +200,10 @@ def _parse(lines: Sequence[bytes], path: Path, *, before: int) -> list[Event]:
         try:
             events.append(Event.from_json(line))
         except ValueError as error:
-            msg = (
+            raise ConfigError(
                 f"{path}, line {number} is no event of a history ({error}). Give a file that "
                 "brokerless.verify.History wrote."
-            )
-            raise ConfigError(msg) from None
+            ) from None
     return events
 
 
@@ -236,8 +231,7 @@ class History:
                 self._file = Path(path).open("ab+", buffering=0)  # noqa: SIM115  # open for as long as this lives
                 _cut_torn_line(self._file)
             except OSError as error:
-                msg = f"The history {path} cannot be written: {error.strerror or error}."
-                raise ConfigError(msg) from None
+                raise ConfigError(f"The history {path} cannot be written: {error.strerror or error}.") from None
 
     @property
     def events(self) -> Sequence[Event]:
@@ -352,8 +346,9 @@ class RecordingProducer:
         clock: Clock = SYSTEM,
     ) -> None:
         if id_column is not None and id_column not in producer.schema.names:
-            msg = f"Topic {producer.topic!r} has no column {id_column!r}; it has: {', '.join(producer.schema.names)}."
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"Topic {producer.topic!r} has no column {id_column!r}; it has: {', '.join(producer.schema.names)}."
+            )
         self.wrapped = producer
         self.process = history.process(name)
         self._history = history
@@ -415,8 +410,9 @@ class RecordingProducer:
         )  # fmt: skip
         ids = ids_of(table, self._id_column)
         if None in ids:
-            msg = f"Row {ids.index(None)} has no value in the column {self._id_column!r}, by which messages are known."
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"Row {ids.index(None)} has no value in the column {self._id_column!r}, by which messages are known."
+            )
         return table, ids
 
     def _invoke(self, call: int, ids: Sequence[Id], *, queued: bool) -> None:

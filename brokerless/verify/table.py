@@ -134,8 +134,7 @@ def verify_topic(
         inspections.append(inspection)
     if first is None:
         if not inspections:
-            msg = f"There is no Delta table at {store.uri}/{topic}: it has no log."
-            raise TopicNotFound(msg)
+            raise TopicNotFound(f"There is no Delta table at {store.uri}/{topic}: it has no log.")
         first = _nothing(topic, None)
     if (begin.deleted or first.head is None) and (live := [one for one in inspections if not one.deleted]):
         tables = f"{_some([one.table for one in live])} {'is' if len(live) == 1 else 'are'} there, {topic} is not"
@@ -242,8 +241,7 @@ class _Inspection:
             if match := _CHECKPOINT.fullmatch(name):
                 checkpoints.setdefault(int(match[1]), []).append(name)
         if not versions and not checkpoints:
-            msg = f"There is no Delta table at {self._uri}: it has no log."
-            raise TopicNotFound(msg)
+            raise TopicNotFound(f"There is no Delta table at {self._uri}: it has no log.")
         if newer := [name for name in log if _CHECKPOINT_V2.fullmatch(name)]:
             self._notes.append(f"{_many(len(newer), 'checkpoint')} of version 2 cannot be compared")
         hint = self._check_hint(versions, checkpoints, bool(newer))

@@ -113,11 +113,10 @@ def batch_of(event: dict[str, Any]) -> Batch:
     try:
         return _batch_of(event)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
-        msg = (
+        raise MessageError(
             f"An event with the keys {sorted(map(str, event))[:10]} is not as its service writes it "
             f"({type(error).__name__}: {str(error)[:200]}). Nothing of it was taken; look at the source's settings."
-        )
-        raise MessageError(msg) from error
+        ) from error
 
 
 def _batch_of(event: dict[str, Any]) -> Batch:
@@ -133,11 +132,10 @@ def _batch_of(event: dict[str, Any]) -> Batch:
             return Batch(tuple(_kinesis(event)), partial=True, stream=True)
         case "aws:sns":
             return Batch(tuple(_sns(event)), partial=False)
-    msg = (
+    raise MessageError(
         f"An event with the keys {sorted(event)[:10]} is of no service that this function reads. Send it by SQS, SNS, "
         "EventBridge, Kinesis, Kafka, or as a request to the function's URL."
     )
-    raise MessageError(msg)
 
 
 def _sqs(event: dict[str, Any]) -> Iterator[Incoming]:

@@ -88,8 +88,7 @@ def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
             return _states(CONTROLLER.reconcile_at(Place("emr-serverless", detail["applicationId"])))
         case "aws.events" | "aws.scheduler":
             return _states(CONTROLLER.reconcile_all())
-    msg = f"The controller does not know this event, which has: {', '.join(sorted(event))}."
-    raise UsageError(msg)
+    raise UsageError(f"The controller does not know this event, which has: {', '.join(sorted(event))}.")
 
 
 def on_event(event: dict[str, Any]) -> dict[str, Any]:

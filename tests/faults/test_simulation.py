@@ -112,8 +112,7 @@ class SlowStore(FakeStore):
             super().delete(paths)
             return
         self.on_its_way += paths
-        msg = "no answer"
-        raise StoreUnavailable(msg)
+        raise StoreUnavailable("no answer")
 
     def land(self) -> None:
         super().delete(self.on_its_way)
@@ -127,8 +126,7 @@ class RefusingStore(FakeStore):
 
     def put(self, path: str, data: bytes, *, within_s: float | None = None) -> None:
         if path in self.objects:
-            msg = "no more"
-            raise self.error(msg)
+            raise self.error("no more")
         super().put(path, data)
 
 
@@ -277,8 +275,7 @@ def test_a_poll_does_not_say_that_nothing_came_when_the_store_failed_behind_a_cl
 
     def fail(path: str) -> None:
         if path.endswith("02.json"):
-            msg = "no answer"
-            raise StoreUnavailable(msg)
+            raise StoreUnavailable("no answer")
 
     consumer = Consumer("t", start="beginning", store=store, clock=clock)
     store.on_get = fail

@@ -96,8 +96,7 @@ def _strike_request(world: World, cell: Cell, victim: Incarnation) -> None:
 def _kill(world: World, cell: Cell, victim: Incarnation, gate: Gate) -> None:
     victim.kill()
     if victim.process.returncode != -signal.SIGKILL:
-        msg = f"{victim} was not killed, but ended with {victim.process.returncode}: {victim.error()}"
-        raise GridError(msg)
+        raise GridError(f"{victim} was not killed, but ended with {victim.process.returncode}: {victim.error()}")
     world.counts["kills"] += 1
     if cell.side != "late":
         gate.drop()
@@ -127,16 +126,16 @@ def _zombie(world: World, cell: Cell, victim: Incarnation, gate: Gate) -> None:
     last = turns + _STILL_TOLD[victim.role]
     world.wait(f"the end of {victim}", lambda: not victim.is_running or victim.turns > last)
     if victim.is_running:
-        msg = f"{victim} works on beside its successor"
-        raise GridError(msg)
+        raise GridError(f"{victim} works on beside its successor")
     if slept_s > RETRY_TIMEOUT_S and victim.error().startswith("StoreUnavailable"):
         # Its request had no time left when it woke up, so it did not come as far as the fence.
         world.counts["zombies timed out"] += 1
     elif victim.error().startswith(FENCED[victim.role]):
         world.counts["zombies fenced"] += 1
     else:
-        msg = f"{victim} woke up after its successor and ended without {FENCED[victim.role]}: {victim.error()!r}"
-        raise GridError(msg)
+        raise GridError(
+            f"{victim} woke up after its successor and ended without {FENCED[victim.role]}: {victim.error()!r}"
+        )
     world.forget(victim)
 
 
@@ -146,8 +145,7 @@ def _cut(world: World, cell: Cell, victim: Incarnation, gate: Gate) -> None:
     world.clock.sleep(world.plan.pause_s)
     victim.proxy.clear()
     if not victim.proxy.faults["Reset"]:
-        msg = f"{victim} sent nothing while its network was cut"
-        raise GridError(msg)
+        raise GridError(f"{victim} sent nothing while its network was cut")
     world.counts["cuts"] += 1
 
 
@@ -167,8 +165,7 @@ def _strike_server(world: World, cell: Cell, victim: Incarnation, gate: Gate) ->
 def _strike_below(world: World, cell: Cell, victim: Incarnation, gate: Gate) -> None:
     below = victim.children(_BELOW[cell.role])
     if not below:
-        msg = f"{victim} has no {cell.role} process"
-        raise GridError(msg)
+        raise GridError(f"{victim} has no {cell.role} process")
     for pid in below:
         os.kill(pid, signal.SIGKILL if cell.fault == "kill" else signal.SIGSTOP)
     if cell.fault == "kill":
@@ -189,11 +186,9 @@ def _check_orphaned(victim: Incarnation) -> None:
     try:
         code = victim.process.wait(_ORPHANED_S)
     except subprocess.TimeoutExpired:
-        msg = f"{victim} still runs {_ORPHANED_S:g} s after its JVM was killed"
-        raise GridError(msg) from None
+        raise GridError(f"{victim} still runs {_ORPHANED_S:g} s after its JVM was killed") from None
     if code != 1 or not victim.error().startswith("PipelineError"):
-        msg = f"{victim} ended with exit code {code} and {victim.error()!r} after its JVM was killed"
-        raise GridError(msg)
+        raise GridError(f"{victim} ended with exit code {code} and {victim.error()!r} after its JVM was killed")
 
 
 _PLAYS: Final[dict[str, Callable[[World, Cell, Incarnation, Gate], None]]] = {

@@ -267,8 +267,7 @@ class World:
                 continue
             why = incarnation.error() or f"exit code {incarnation.process.returncode}"
             if role not in PIPELINES or "Fenced" in why or "OutOfRange" in why:
-                msg = f"{incarnation} ended by itself: {why[:300]}"
-                raise GridError(msg)
+                raise GridError(f"{incarnation} ended by itself: {why[:300]}")
             self.counts[f"{role} restarts"] += 1
             self.start(role)
             self.forget(incarnation)
@@ -285,8 +284,7 @@ class World:
             self.supervise()
             if self.clock.monotonic() > deadline:
                 errors = [f"{one}: {one.last_error[:200]}" for one in self.current.values() if one.last_error]
-                msg = f"{what} did not come within {within_s:g} s; last errors: {errors or 'none'}"
-                raise GridError(msg)
+                raise GridError(f"{what} did not come within {within_s:g} s; last errors: {errors or 'none'}")
             self.clock.sleep(_TICK_S)
 
     def wait_progress(self, incarnation: Incarnation) -> None:

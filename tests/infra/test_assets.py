@@ -170,8 +170,7 @@ def test_a_package_too_large_for_lambda_is_refused(checkout: Checkout, monkeypat
 
 def test_a_failed_download_leaves_no_cache(checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(command: list[str], what: str, *, environ: object = None) -> None:
-        msg = f"{what} failed"
-        raise BrokerlessError(msg)
+        raise BrokerlessError(f"{what} failed")
 
     monkeypatch.setattr(assets, "_run", fail)
     with pytest.raises(BrokerlessError, match="Downloading the packages of 'core' failed"):

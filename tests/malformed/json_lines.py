@@ -212,8 +212,7 @@ def unclear(result: Any) -> str | None:
 
 
 def _refuse(name: str) -> None:
-    msg = f"{name} is no JSON"
-    raise ValueError(msg)
+    raise ValueError(f"{name} is no JSON")
 
 
 KIND: Final = Kind(generate, attack, place, limit_s=30.0)

@@ -110,11 +110,9 @@ class Copy:
             server.stdin.flush()
             code, what, output = json.loads(server.stdout.readline())
         except (OSError, ValueError) as error:
-            msg = f"{request} was not answered: {error!r}"
-            raise NoAnswerError(msg) from error
+            raise NoAnswerError(f"{request} was not answered: {error!r}") from error
         if code not in {NOTHING, FOUND}:
-            msg = f"{request} ended with {code}: {what}\n{output}"
-            raise NoAnswerError(msg)
+            raise NoAnswerError(f"{request} ended with {code}: {what}\n{output}")
         return str(what)
 
     def _start(self) -> subprocess.Popen[str]:

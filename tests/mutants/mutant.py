@@ -72,11 +72,10 @@ class Mutant:
             MovedError: it is not there exactly once.
         """
         if (count := text.count(self.old)) != 1:
-            msg = (
+            raise MovedError(
                 f"The code has moved: update the mutant {self.name!r}. Its text is {count} times in {self.file}, "
                 f"not once:\n{self.old}"
             )
-            raise MovedError(msg)
         return text.replace(self.old, self.new)
 
 

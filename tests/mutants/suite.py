@@ -94,8 +94,7 @@ def attack(
         if failed := whole.seeds(
             [int(seed[1]) for verdict in verdicts if (seed := re.match(r"seed (\d+):", verdict.by))]
         ):
-            msg = f"The unmutated copy fails, too, with a seed that caught a mutant: {failed}"
-            raise UnsoundError(msg)
+            raise UnsoundError(f"The unmutated copy fails, too, with a seed that caught a mutant: {failed}")
     return verdicts
 
 
@@ -105,8 +104,9 @@ def _sound(whole: Copy, mutants: Sequence[Mutant], calm_seeds: int) -> None:
     for attacks in ([Named(tuple(ids))] if ids else [], [Sim(0, calm_seeds)] if calm_seeds else []):
         for each in attacks:
             if failed := whole.attack(each):
-                msg = f"The unmutated copy fails: {failed}. Mend it first; what it says about mutants means nothing."
-                raise UnsoundError(msg)
+                raise UnsoundError(
+                    f"The unmutated copy fails: {failed}. Mend it first; what it says about mutants means nothing."
+                )
 
 
 def _verdict(copy: Copy, mutant: Mutant) -> Verdict:

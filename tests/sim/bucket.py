@@ -314,8 +314,7 @@ class Connection:
         elif fault == "refused":
             self._travel()
             self._trace("CREATE", path, "refused")
-            msg = f"The store refused PUT {path} (ExpiredToken)."
-            raise AccessDenied(msg)
+            raise AccessDenied(f"The store refused PUT {path} (ExpiredToken).")
         elif fault == "lost":
             self._trace("CREATE", path, "lost: unknown")
             process.wait(self._some(waits))
@@ -369,8 +368,7 @@ class Connection:
         elif fault == "refused":
             self._travel()
             self._trace(verb, where, "refused")
-            msg = f"The store refused {verb} {path} (ExpiredToken)."
-            raise AccessDenied(msg)
+            raise AccessDenied(f"The store refused {verb} {path} (ExpiredToken).")
         elif fault in {"lost", "unheard", "late"}:
             if fault == "unheard":
                 self._travel()
@@ -379,8 +377,7 @@ class Connection:
                 self._later(verb, where, apply)
             self._trace(verb, where, f"{fault}: unavailable")
             self._process.wait(int(min(_RETRIES_S, within_s or _RETRIES_S) * SECOND))
-            msg = f"{verb} {path} failed after retries."
-            raise StoreUnavailable(msg)
+            raise StoreUnavailable(f"{verb} {path} failed after retries.")
         else:
             self._travel()
             result = apply()
@@ -431,8 +428,7 @@ class Connection:
         self._trace(verb, path, f"refused, signed {clock.wall_offset_us / 1e6:+.0f} s")
         bucket.world.counts["requests that were signed at a wrong time"] += 1
         clock.wall_offset_us = bucket.world.rng.randrange(-60, 60) * SECOND
-        msg = f"The store refused {verb} {path} (RequestTimeTooSkewed)."
-        raise AccessDenied(msg)
+        raise AccessDenied(f"The store refused {verb} {path} (RequestTimeTooSkewed).")
 
     def _stopped(self, fault: str, verb: str, path: str, apply: Callable[[], _T], *, changes: bool) -> _T:
         world, process = self._bucket.world, self._process

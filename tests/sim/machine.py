@@ -52,8 +52,7 @@ class Host:
     def process(self) -> Process:
         """The one that holds the baton."""
         if self.world is None or self.world.current is None:
-            msg = "Nothing is simulated now."
-            raise RuntimeError(msg)
+            raise RuntimeError("Nothing is simulated now.")
         return self.world.current
 
     def time_us(self) -> int:
@@ -72,8 +71,7 @@ class Host:
         """The running process's."""
         process = self.process
         if process.connection is None:
-            msg = f"{process.name} has no connection."
-            raise RuntimeError(msg)
+            raise RuntimeError(f"{process.name} has no connection.")
         return process.connection
 
 

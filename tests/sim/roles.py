@@ -711,8 +711,7 @@ class Pipeline(Role):
                 try:
                     rows += records.decode(store.get(path)).column("n").to_pylist()
                 except FileNotFoundError:
-                    msg = f"{path} is in the log but not in the store."
-                    raise StoreError(msg) from None
+                    raise StoreError(f"{path} is in the log but not in the store.") from None
         bad = [one for one in rows if self.letters and is_bad(one)]
         good = [one for one in rows if not self.letters or not is_bad(one)]
         objects = {True: Objects(), False: Objects()}

@@ -181,8 +181,9 @@ class Soak:
             is_ready = self._pipeline["started"] >= role.incarnation and role.process.poll() is None
             ready = (ready or time.monotonic()) if is_ready else 0.0
             if time.monotonic() > deadline:
-                msg = f"The pipeline was not ready after {PIPELINE_READY_S:.0f} s; see {self._folder}/pipeline.log."
-                raise RuntimeError(msg)
+                raise RuntimeError(
+                    f"The pipeline was not ready after {PIPELINE_READY_S:.0f} s; see {self._folder}/pipeline.log."
+                )
             time.sleep(_TICK_S)
 
     def _add(self, stack: ExitStack, name: str, start: Callable[[int, IO[bytes]], subprocess.Popen[str]]) -> None:

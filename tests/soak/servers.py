@@ -97,8 +97,7 @@ class Proxy:
                 return
             if self._process.poll() is not None or time.monotonic() - self._born_s > _READY_S:
                 self.stop()
-                msg = f"The proxy did not answer; see {folder / 'proxy.log'}."
-                raise ConfigError(msg)
+                raise ConfigError(f"The proxy did not answer; see {folder / 'proxy.log'}.")
             time.sleep(0.05)
 
     def play(self, rules: dict[str, Any]) -> None:
@@ -119,8 +118,7 @@ class Proxy:
         finally:
             connection.close()
         if answer.status != http.client.OK:
-            msg = f"The proxy refused {method} of {what} with {answer.status}: {text!r}"
-            raise ConfigError(msg)
+            raise ConfigError(f"The proxy refused {method} of {what} with {answer.status}: {text!r}")
         return json.loads(text)
 
     def sample(self, at_s: float) -> None:

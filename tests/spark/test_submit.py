@@ -67,8 +67,7 @@ def test_a_pipeline_that_ran_did_not_fail_at_its_start(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fails: str, code: int
 ) -> None:
     def deleted(*args: object, **options: object) -> None:
-        msg = "s3://bucket/in was deleted."
-        raise TopicDeleted(msg)
+        raise TopicDeleted("s3://bucket/in was deleted.")
 
     for step in ("_start", "run"):
         monkeypatch.setattr(job, step, deleted if step == fails else lambda *args, **options: (None, ""))

@@ -84,8 +84,7 @@ class FilePeer(Peer):
 
     def start(self, stack: ExitStack) -> None:
         if self.fault == "start":
-            msg = "it did not start"
-            raise PeerError(msg)
+            raise PeerError("it did not start")
         self._paths = [self.site.folder / f"{n}.bin" for n in range(self.spec.producers)]
         for path in self._paths:
             path.touch()

@@ -143,8 +143,9 @@ class Controller:
             if new == old or self._records.save(new, revision=None if stored is None else stored.revision):
                 return
             self._clock.backoff(attempt)
-        msg = f"Pipeline {pipeline!r}: its record changed {_SAVES} times while it was to be written. Deploy again."
-        raise StoreError(msg)
+        raise StoreError(
+            f"Pipeline {pipeline!r}: its record changed {_SAVES} times while it was to be written. Deploy again."
+        )
 
     def is_done(self, request: Request) -> bool:
         """Takes a step towards what CloudFormation wants, and says whether it is there.
@@ -161,8 +162,7 @@ class Controller:
             # Also if the pipeline was created anew meanwhile, by this resource or another one.
             return record.deleted or not record.deleting or record.owner != request.owner
         if record.deploy_id != request.id:
-            msg = f"Pipeline {record.desired.pipeline!r}: another deployment came after this one."
-            raise DeployFailed(msg)
+            raise DeployFailed(f"Pipeline {record.desired.pipeline!r}: another deployment came after this one.")
         if record.gave_up and record.wants_run:
             raise DeployFailed(record.gave_up)
         if status.state == ("RUNNING" if record.wants_run else "STOPPED") and (record.settled or not record.wants_run):
@@ -170,11 +170,10 @@ class Controller:
         waited_s = (self._clock.time_us() - record.deploy_at_us) / 1e6
         if waited_s > record.desired.deploy_timeout_s:
             last = f" Its last failure: {record.failures[-1].message}" if record.failures else ""
-            msg = (
+            raise DeployFailed(
                 f"Pipeline {record.desired.pipeline!r} is {status.state} after {waited_s:.0f} s, not what was wanted: "
                 f"{status.reason}{last}"
             )
-            raise DeployFailed(msg)
         return False
 
     def reset(self, pipeline: str) -> Status | None:
@@ -231,8 +230,7 @@ class Controller:
             else:
                 found += [] if status is None else [status]
         if errors:
-            msg = f"{len(errors)} of {len(pipelines)} pipelines could not be reconciled"
-            raise ExceptionGroup(msg, errors)
+            raise ExceptionGroup(f"{len(errors)} of {len(pipelines)} pipelines could not be reconciled", errors)
         return tuple(found)
 
     def _reconcile(self, pipeline: str) -> tuple[Record | None, Status | None]:
@@ -293,8 +291,7 @@ class Controller:
             if new == stored.record or self._records.save(new, revision=stored.revision):
                 return new
             self._clock.backoff(attempt)
-        msg = f"Pipeline {pipeline!r}: its record changed {_SAVES} times while it was to be written."
-        raise StoreError(msg)
+        raise StoreError(f"Pipeline {pipeline!r}: its record changed {_SAVES} times while it was to be written.")
 
     def _requested(self, old: Record | None, request: Request) -> Record:
         now_us, desired = self._clock.time_us(), request.desired
@@ -305,11 +302,10 @@ class Controller:
         if old.deploy_id == request.id or (request.delete and old.owner != request.owner):
             return old
         if old.owner != request.owner:
-            msg = (
+            raise ConfigError(
                 f"Pipeline {desired.pipeline!r} belongs to {old.owner}, not to {request.owner}. Delete it there first, "
                 "or choose another name."
             )
-            raise ConfigError(msg)
         drain = dict.fromkeys((*old.drain, old.desired.place, request.previous or desired.place))
         drain.pop(desired.place, None)
         return replace(

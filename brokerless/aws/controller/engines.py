@@ -265,8 +265,7 @@ class GlueEngine:
             worrying = [detail for detail in refused if detail.get("ErrorCode") not in _GLUE_OVER]
             if worrying:
                 text = "; ".join(f"{detail.get('ErrorCode')}: {detail.get('ErrorMessage')}" for detail in worrying)
-                msg = f"Could not stop runs of {place}: {text}. The next call tries again."
-                raise EngineBusy(msg)
+                raise EngineBusy(f"Could not stop runs of {place}: {text}. The next call tries again.")
 
 
 class EmrServerlessEngine:
@@ -304,8 +303,7 @@ class EmrServerlessEngine:
         from botocore.exceptions import BotoCoreError, ClientError
 
         if start.job is None:
-            msg = f"Pipeline {start.pipeline!r} has no entry point for {start.place}. Deploy it again."
-            raise StartRefused(msg)
+            raise StartRefused(f"Pipeline {start.pipeline!r} has no entry point for {start.place}. Deploy it again.")
         submit: SparkSubmitTypeDef = {
             "entryPoint": start.job.entry_point,
             "entryPointArguments": start.job.arguments,

@@ -82,22 +82,20 @@ class Desired:
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.pipeline):
-            msg = f"Pipeline {self.pipeline!r}: use up to 100 letters, digits, '_', '.' and '-', first a letter."
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"Pipeline {self.pipeline!r}: use up to 100 letters, digits, '_', '.' and '-', first a letter."
+            )
         if self.place.engine not in get_args(EngineName):
             known = ", ".join(get_args(EngineName))
-            msg = f"Pipeline {self.pipeline!r}: Engine {self.place.engine!r}; use one of {known}."
-            raise ConfigError(msg)
+            raise ConfigError(f"Pipeline {self.pipeline!r}: Engine {self.place.engine!r}; use one of {known}.")
         if (self.place.engine == "emr-serverless") != (self.job is not None):
-            msg = (
+            raise ConfigError(
                 f"Pipeline {self.pipeline!r}: EntryPoint and ExecutionRoleArn are for emr-serverless, and needed there."
             )
-            raise ConfigError(msg)
         for name, (spelt, least, most) in _NUMBERS.items():
             value = getattr(self, name)
             if not least <= value <= most:
-                msg = f"Pipeline {self.pipeline!r}: {spelt} {value}; use {least} to {most}."
-                raise ConfigError(msg)
+                raise ConfigError(f"Pipeline {self.pipeline!r}: {spelt} {value}; use {least} to {most}.")
 
     @property
     def version(self) -> str:
@@ -140,12 +138,12 @@ class Desired:
         engine = properties.get("Engine", "")
         missing = [name for name in (*_REQUIRED, _place_property(engine)) if not properties.get(name)]
         if missing:
-            msg = f"The custom resource lacks {', '.join(missing)}; it has: {', '.join(sorted(properties))}."
-            raise ConfigError(msg)
+            raise ConfigError(
+                f"The custom resource lacks {', '.join(missing)}; it has: {', '.join(sorted(properties))}."
+            )
         wanted = properties.get("Desired", "RUNNING")
         if wanted not in ("RUNNING", "STOPPED"):
-            msg = f"Pipeline {properties['Pipeline']!r}: Desired {wanted!r}; use RUNNING or STOPPED."
-            raise ConfigError(msg)
+            raise ConfigError(f"Pipeline {properties['Pipeline']!r}: Desired {wanted!r}; use RUNNING or STOPPED.")
         return cls(
             pipeline=properties["Pipeline"],
             place=Place(engine, properties[_place_property(engine)]),
@@ -292,8 +290,9 @@ class Record:
                 }
             )
         except (ValueError, TypeError, KeyError) as error:
-            msg = f"The controller's record cannot be read: {error!r}. Remove the object and deploy the pipeline again."
-            raise ConfigError(msg) from error
+            raise ConfigError(
+                f"The controller's record cannot be read: {error!r}. Remove the object and deploy the pipeline again."
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,8 +346,7 @@ class S3Records:
     def __init__(self, client: S3Client, prefix: str, *, clock: Clock) -> None:
         found = re.fullmatch(r"s3://([^/]+)/(.*[^/])", prefix)
         if found is None:
-            msg = f"The state's prefix is {prefix!r}; use s3://bucket/path, without slash at the end."
-            raise ConfigError(msg)
+            raise ConfigError(f"The state's prefix is {prefix!r}; use s3://bucket/path, without slash at the end.")
         self._client = client
         self._bucket, self._path = found[1], found[2]
         self._clock = clock
@@ -377,8 +375,7 @@ class S3Records:
                 return True
             if isinstance(error, ClientError) and error.response["Error"]["Code"] in _TAKEN:
                 return False
-            msg = f"Could not write {self._uri(pipeline)}: {error}. The next call tries again."
-            raise StoreError(msg) from error
+            raise StoreError(f"Could not write {self._uri(pipeline)}: {error}. The next call tries again.") from error
         return True
 
     def pipelines(self) -> tuple[str, ...]:
@@ -391,8 +388,7 @@ class S3Records:
             for page in pages:
                 names += [found["Key"].removeprefix(self._path + "/") for found in page.get("Contents", ())]
         except (BotoCoreError, ClientError) as error:
-            msg = f"Could not list s3://{self._bucket}/{self._path}/: {error}."
-            raise StoreError(msg) from error
+            raise StoreError(f"Could not list s3://{self._bucket}/{self._path}/: {error}.") from error
         return tuple(name.removesuffix(".json") for name in names if name.endswith(".json") and "/" not in name)
 
     def _get(self, pipeline: str) -> tuple[bytes, str] | None:
@@ -404,11 +400,9 @@ class S3Records:
         except ClientError as error:
             if error.response["Error"]["Code"] == "NoSuchKey":
                 return None
-            msg = f"Could not read {self._uri(pipeline)}: {error}. The next call tries again."
-            raise StoreError(msg) from error
+            raise StoreError(f"Could not read {self._uri(pipeline)}: {error}. The next call tries again.") from error
         except BotoCoreError as error:
-            msg = f"Could not read {self._uri(pipeline)}: {error}. The next call tries again."
-            raise StoreError(msg) from error
+            raise StoreError(f"Could not read {self._uri(pipeline)}: {error}. The next call tries again.") from error
 
     def _key(self, pipeline: str) -> str:
         return f"{self._path}/{pipeline}.json"
@@ -443,5 +437,6 @@ def _number(properties: Mapping[str, Any], name: str) -> int:
     try:
         return int(properties[name])
     except ValueError:
-        msg = f"Pipeline {properties['Pipeline']!r}: {name} {properties[name]!r} is not a number."
-        raise ConfigError(msg) from None
+        raise ConfigError(
+            f"Pipeline {properties['Pipeline']!r}: {name} {properties[name]!r} is not a number."
+        ) from None

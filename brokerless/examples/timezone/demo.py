@@ -278,16 +278,14 @@ def _rows(batch: Batch, sent: Mapping[str, ZoneMessage], now_us: int) -> Iterato
     for timestamp, message, at_us in zip(*(c.to_pylist() for c in columns.values()), produced, strict=True):
         source = sent.get(message)
         if source is None:
-            msg = f"The message {message!r} came out of {UNIFIED} and was never sent."
-            raise BrokerlessError(msg)
+            raise BrokerlessError(f"The message {message!r} came out of {UNIFIED} and was never sent.")
         yield Row(message, source.topic, source.date, timestamp, (now_us - at_us) / 1e6)
 
 
 def _report(rows: Sequence[Row], messages: int, results: Path) -> Report:
     numbers = sorted(int(row.message) for row in rows)
     if numbers != list(range(messages)):
-        msg = f"The messages 0 to {messages - 1} were sent; {numbers} came out."
-        raise BrokerlessError(msg)
+        raise BrokerlessError(f"The messages 0 to {messages - 1} were sent; {numbers} came out.")
     latencies = [row.latency_s for row in rows]
     return Report(tuple(rows), percentile(latencies, 50), percentile(latencies, 99), results)
 
@@ -332,19 +330,19 @@ class _Pipeline:
         while not self._started.wait(0.1):
             self.check()
             if time.monotonic() > deadline:
-                msg = f"The pipeline did not start within {_START_TIMEOUT_S:.0f} s; its output is in {self._log}."
-                raise PipelineError(msg)
+                raise PipelineError(
+                    f"The pipeline did not start within {_START_TIMEOUT_S:.0f} s; its output is in {self._log}."
+                )
 
     def check(self) -> None:
         """Returns while the pipeline is running."""
         code = self._process.poll()
         if code is not None:
             last = [line.strip() for line in self._log.read_text(errors="replace").splitlines() if line.strip()][-3:]
-            msg = (
+            raise PipelineError(
                 f"The pipeline ended with exit code {code}: {' | '.join(last) or 'it said nothing'}. "
                 f"All its output is in {self._log}."
             )
-            raise PipelineError(msg)
 
     def _listen(self) -> None:
         # Read to the end: a full pipe would stop the pipeline.

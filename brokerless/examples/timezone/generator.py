@@ -193,5 +193,4 @@ def _columns(share: Sequence[tuple[ZoneMessage, int]]) -> dict[str, object]:
 
 def _check(value: float, largest: float, name: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= largest:
-        msg = f"{name} is {value!r}; it must be a number above 0 and at most {largest:g}."
-        raise ConfigError(msg)
+        raise ConfigError(f"{name} is {value!r}; it must be a number above 0 and at most {largest:g}.")

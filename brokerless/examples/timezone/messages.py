@@ -77,5 +77,6 @@ def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except ZoneInfoNotFoundError:
-        msg = f"This machine has no time-zone database, so {name!r} is unknown. Install one: pip install tzdata."
-        raise ConfigError(msg) from None
+        raise ConfigError(
+            f"This machine has no time-zone database, so {name!r} is unknown. Install one: pip install tzdata."
+        ) from None

@@ -196,8 +196,7 @@ class Bridge:
                             self._packer.changed.wait(_WAIT_S)
         except (EOFError, OSError) as error:
             if not self._closing:
-                msg = f"Spark's task for lane {lane} broke off: {type(error).__name__}."
-                raise PipelineError(msg) from error
+                raise PipelineError(f"Spark's task for lane {lane} broke off: {type(error).__name__}.") from error
         # The task's end has a reason that Spark knows better; whoever waits for the query says it.
         self.ended.set()
 

@@ -164,8 +164,9 @@ def start_realtime(
     """
     free = _check_session(spark) - _lanes_in[spark.sparkContext.applicationId or ""]
     if free < 1:
-        msg = "Other real-time pipelines hold all task slots of this Spark session; give this one a session of its own."
-        raise ConfigError(msg)
+        raise ConfigError(
+            "Other real-time pipelines hold all task slots of this Spark session; give this one a session of its own."
+        )
     lanes = min(lanes or free, free)
     store = open_store(settings)
     columns = columns_of(store, options)
@@ -173,10 +174,9 @@ def start_realtime(
     try:
         bridge = Bridge(lanes=lanes, interval_s=commit_interval_s, application=spark.sparkContext.applicationId or "")
     except OSError as error:
-        msg = (
+        raise NotRealtimeError(
             f"its sockets cannot be made in {tempfile.gettempdir()} ({error}); set TMPDIR to a folder with a short path"
-        )
-        raise NotRealtimeError(msg) from None
+        ) from None
     _lanes_in[bridge.application] += lanes
     query: StreamingQuery | None = None
     checkpoint: Path | None = None
@@ -225,15 +225,12 @@ def _end(query: StreamingQuery | None, bridge: Bridge, checkpoint: Path | None) 
 def _check_session(spark: SparkSession) -> int:
     """How many tasks can run at once. More lanes than that would never be read, and nobody would say so."""
     if not hasattr(socket, "AF_UNIX") or not sys.platform.startswith(("linux", "darwin")):
-        msg = f"real-time pipelines need Unix sockets, which Python has not on {sys.platform}"
-        raise NotRealtimeError(msg)
+        raise NotRealtimeError(f"real-time pipelines need Unix sockets, which Python has not on {sys.platform}")
     if not hasattr(spark, "_jvm"):
-        msg = "the session is one of Spark Connect"
-        raise NotRealtimeError(msg)
+        raise NotRealtimeError("the session is one of Spark Connect")
     master = spark.sparkContext.master or ""
     if not master.startswith("local") or master.startswith("local-cluster"):
-        msg = f"tasks run on other machines (master {master}), where this engine does not go yet"
-        raise NotRealtimeError(msg)
+        raise NotRealtimeError(f"tasks run on other machines (master {master}), where this engine does not go yet")
     _check_classes(spark)
     slots = re.match(r"local\[(\d+)", master)
     return int(slots[1]) if slots else spark.sparkContext.defaultParallelism if "[" in master else 1
@@ -248,8 +245,7 @@ def _check_classes(spark: SparkSession) -> None:
             loader.loadClass(name)
         except Py4JJavaError:
             lacks = f"the session was started without --jars {BRIDGE_JAR}" if name == _PROVIDER else f"it lacks {name}"
-            msg = f"this Spark {spark.version} cannot: {lacks}"
-            raise NotRealtimeError(msg) from None
+            raise NotRealtimeError(f"this Spark {spark.version} cannot: {lacks}") from None
 
 
 def _jvm(spark: SparkSession) -> Any:
@@ -260,8 +256,7 @@ def _check_sources(df: DataFrame) -> None:
     """One source only: rows of two would come in no order, and their positions would be mixed up."""
     sources = sum(node.nodeName() == "StreamingRelationV2" for node, _ in nodes(df))
     if sources != 1:
-        msg = f"the transform reads its input {sources} times"
-        raise NotRealtimeError(msg)
+        raise NotRealtimeError(f"the transform reads its input {sources} times")
 
 
 def _start_query(spark: SparkSession, df: DataFrame, name: str, checkpoint: Path) -> StreamingQuery:
@@ -289,8 +284,7 @@ def _connect(bridge: Bridge, query: StreamingQuery) -> None:
         if not query.isActive:
             raise NotRealtimeError(_reason(str(query.exception() or "")))
         if time.monotonic() > deadline:
-            msg = f"after {CONNECT_S:.0f} s not all of its {bridge.lanes} tasks were running"
-            raise NotRealtimeError(msg)
+            raise NotRealtimeError(f"after {CONNECT_S:.0f} s not all of its {bridge.lanes} tasks were running")
 
 
 def _check_plan(spark: SparkSession, query: StreamingQuery) -> None:
@@ -316,8 +310,7 @@ def _check_plan(spark: SparkSession, query: StreamingQuery) -> None:
         except Exception as error:  # whatever keeps it from saying yes
             raise NotRealtimeError(_reason(str(error))) from None
         return
-    msg = f"this Spark {spark.version} cannot: it lacks {_ALLOWLISTS[0]}"
-    raise NotRealtimeError(msg)
+    raise NotRealtimeError(f"this Spark {spark.version} cannot: it lacks {_ALLOWLISTS[0]}")
 
 
 def _reason(said: str) -> str:

@@ -212,8 +212,9 @@ class Packer:
                 for item in walks[slip.lane]:
                     if isinstance(item, int):
                         if item != slip.number:
-                            msg = f"Slip {slip.number} was expected, and {item} came back. Nothing of it was written."
-                            raise PipelineError(msg)
+                            raise PipelineError(
+                                f"Slip {slip.number} was expected, and {item} came back. Nothing of it was written."
+                            )
                         complete = True
                         break
                     batches.append(item)
@@ -301,6 +302,5 @@ class Packer:
 
     def _letters(self) -> Output:
         if self._outputs.letters is None:
-            msg = "The transform marks dead letters, but the pipeline has no topic for them."
-            raise PipelineError(msg)
+            raise PipelineError("The transform marks dead letters, but the pipeline has no topic for them.")
         return self._outputs.letters

@@ -157,8 +157,7 @@ def test_a_removal_that_cannot_look_at_the_log_leaves_no_mark(store: FakeStore, 
 
     def fail(path: str) -> None:
         if marks(store):
-            msg = "no answer"
-            raise StoreUnavailable(msg)
+            raise StoreUnavailable("no answer")
 
     store.on_get = fail
     (report,) = maintainer(store).run_once()

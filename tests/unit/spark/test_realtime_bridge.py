@@ -370,8 +370,7 @@ def test_a_crash_between_the_two_commits_repeats_no_dead_letter(store: Store, mo
 
     def crash(output: Output, *args: object) -> None:
         if output.topic == "out":
-            msg = "killed"
-            raise ConnectionError(msg)
+            raise ConnectionError("killed")
         commit(output, *args)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:

@@ -186,8 +186,7 @@ def test_a_store_that_does_not_answer_ends_it_at_once(store: FakeStore) -> None:
     reading = Reading(store)
 
     def broken(path: str) -> None:
-        msg = f"{path} cannot be had"
-        raise StoreUnavailable(msg)
+        raise StoreUnavailable(f"{path} cannot be had")
 
     store.on_get = broken
     with pytest.raises(StoreUnavailable):
