@@ -11,7 +11,7 @@ import pytest
 
 from infra.assets import Asset, Assets
 from infra.config import STAGES, MskConfig, PipelineConfig, StageConfig, TopicConfig, VpcConfig
-from infra.node import use_packaged_node
+from infra.constructs.node import use_packaged_node
 
 use_packaged_node()
 

@@ -17,7 +17,7 @@ from brokerless.examples.timezone.messages import NEW_YORK, PARIS
 from infra.app import add_stage
 from infra.assets import build_assets
 from infra.config import STAGES, Door, GeneratorConfig, Runtime, StageConfig
-from infra.node import use_packaged_node
+from infra.constructs.node import use_packaged_node
 
 STAGE: Final = "local"
 
