@@ -1,4 +1,4 @@
-"""The documents that are generated: ``python -m tools.pages`` writes them all, ``--check`` says which are not up to date."""
+"""Write the documents that are generated: ``python -m tools.pages``; ``--check`` names what is out of date."""
 
 from __future__ import annotations
 
