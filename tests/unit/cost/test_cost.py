@@ -399,8 +399,8 @@ def test_prices_can_be_read_from_a_zip_without_other_packages(tmp_path: Path) ->
     archive = tmp_path / "library.zip"
     with zipfile.ZipFile(archive, "w") as library:
         library.writestr("brokerless/__init__.py", "")
-        for name in ("errors", "prices", "cost", "workload", "estimate", "metrics"):
-            library.write(PACKAGE / f"{name}.py", f"brokerless/{name}.py")
+        for name in ("errors", "metrics", "cost/__init__", "cost/prices", "cost/bill", "cost/workload", "cost/estimate"):
+            library.write(PACKAGE.parent / f"{name}.py", f"brokerless/{name}.py")
         library.write(PACKAGE / "prices.json", "brokerless/cost/prices.json")
     code = "from brokerless.cost.estimate import *; print(brokerless(Workload()).bill.usd_per_month)"
     # Isolated and without site-packages: only the standard library and the zip are there.
@@ -641,7 +641,7 @@ def test_a_machine_of_ones_own_is_in_no_bill_and_is_said_to_be_missing() -> None
 
 
 def test_the_default_interval_is_the_real_time_engines() -> None:
-    engine = Path(workload.__file__).parent / "spark" / "realtime" / "engine.py"  # which imports pyspark
+    engine = PACKAGE.parent / "spark" / "realtime" / "engine.py"  # which imports pyspark
     assert f"COMMIT_INTERVAL_S: Final = {workload.REALTIME_COMMIT_S}\n" in engine.read_text()
 
 
