@@ -399,7 +399,8 @@ def test_prices_can_be_read_from_a_zip_without_other_packages(tmp_path: Path) ->
     archive = tmp_path / "library.zip"
     with zipfile.ZipFile(archive, "w") as library:
         library.writestr("brokerless/__init__.py", "")
-        for name in ("errors", "metrics", "cost/__init__", "cost/prices", "cost/bill", "cost/workload", "cost/estimate"):
+        names = ("errors", "metrics", "cost/__init__", "cost/prices", "cost/bill", "cost/workload", "cost/estimate")
+        for name in names:
             library.write(PACKAGE.parent / f"{name}.py", f"brokerless/{name}.py")
         library.write(PACKAGE / "prices.json", "brokerless/cost/prices.json")
     code = "from brokerless.cost.estimate import *; print(brokerless(Workload()).bill.usd_per_month)"
