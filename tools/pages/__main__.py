@@ -21,7 +21,8 @@ def main() -> int:
     if unknown := set(args.pages) - set(PAGES):
         parser.error(f"There is no page {', '.join(sorted(unknown))}; there are {', '.join(PAGES)}.")
     options = ["--check"] if args.check else []
-    return max(import_module(f"tools.pages.{page}").main(options) for page in args.pages or PAGES)
+    codes: list[int] = [import_module(f"tools.pages.{page}").main(options) for page in args.pages or PAGES]
+    return max(codes)
 
 
 if __name__ == "__main__":
