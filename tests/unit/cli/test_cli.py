@@ -58,6 +58,7 @@ VERBS = [
     "produce",
     "tail",
     "export",
+    "new pipeline",
     "run",
     "demo",
     "maintain",
