@@ -118,7 +118,7 @@ def pipeline(
     module = _module_of(name)
     files = {Path(f"{module}.py"): _PIPELINE, Path(f"test_{module}.py"): _TEST}
     if there := [str(path) for path in files if path.exists()]:
-        raise ConfigError(f"{' and '.join(there)} must not be there, but is in {Path.cwd()}. Choose another name.")
+        raise ConfigError(f"Already in {Path.cwd()}: {', '.join(there)}. Choose another name, or remove what is there.")
     for path, text in files.items():
         with path.open("x", encoding="utf-8") as file:
             file.write(text.format(name=name, module=module))

@@ -83,7 +83,7 @@ class Pipeline:
         *,
         once: bool = False,
         engine: Engine = "auto",
-        commit_interval: str | None = None,
+        commit_interval: str | float | None = None,
         create_output: bool = False,
         accept_new_input: bool = False,
         accept_rewrites: bool = False,
@@ -102,8 +102,8 @@ class Pipeline:
             settings: where topics are; read from the environment by default.
             once: process what is there, then return.
             engine: how it runs.
-            commit_interval: the least time between two commits, as ``20ms`` or ``1s``; 100 ms in real-time mode, and as
-                fast as they can for batches.
+            commit_interval: the least time between two commits, as ``20ms``, ``1s`` or a number of seconds; 100 ms in
+                real-time mode, and as fast as they can for batches.
             create_output: create the output with the transform's columns if it is missing.
             accept_new_input: begin anew with an input that was removed and made again by hand.
             accept_rewrites: where another engine has deleted or updated rows, deliver those that it kept again.
@@ -125,6 +125,8 @@ class Pipeline:
         from brokerless.settings import Settings
         from brokerless.spark.runner import RunOptions, interval_s, run_pipeline
 
+        if isinstance(skip, str):
+            raise ConfigError(f"skip must be a list of objects as table@version:index, got {skip!r}.")
         options = RunOptions(
             once=once,
             engine=engine,

@@ -10,13 +10,14 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from brokerless.clock import duration_s
 from brokerless.errors import ConfigError, TopicNotFound, on_the_way
 from brokerless.metrics import LATENCY_BOUNDS_S, Histogram
 from brokerless.schema import PRODUCED_AT, Schema
 from brokerless.spark.arrow import DEAD_LETTER
+from brokerless.spark.conf import Engine
 from brokerless.spark.failures import lost_jvm_named, named_error
 from brokerless.spark.inputs import union_columns
 from brokerless.spark.reader import read_stream, source_options, static_messages
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from brokerless.settings import Settings
-    from brokerless.spark.conf import Engine
     from brokerless.spark.delta import DeltaStream
     from brokerless.spark.pipeline import Pipeline
     from brokerless.spark.realtime.engine import RealtimeStream
@@ -56,6 +56,9 @@ class RunOptions:
     Attributes:
         commit_interval_s: seconds, or None for the engine's default.
         executor_rows: rows, or None for ``EXECUTOR_ROWS``.
+
+    Raises:
+        ConfigError: an unknown engine.
     """
 
     once: bool = False
@@ -66,6 +69,10 @@ class RunOptions:
     accept_rewrites: bool = False
     skip: tuple[str, ...] = ()
     executor_rows: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.engine not in get_args(Engine):
+            raise ConfigError(f"The engine must be one of {', '.join(get_args(Engine))}, got {self.engine!r}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +127,14 @@ def run_pipeline(
             return _follow(stream, once=options.once, progress=progress, stop=stop, meter=meter, reason=reason)
 
 
-def interval_s(text: str) -> float:
-    """Read a commit interval such as ``20ms`` or ``1s``; return seconds.
+def interval_s(given: str | float) -> float:
+    """Read a commit interval such as ``20ms``, ``1s`` or a number of seconds; return seconds.
 
     Raises:
         ConfigError: it is not one.
     """
     try:
-        return duration_s(text)
+        return duration_s(str(given))
     except ValueError as error:
         raise ConfigError(f"The commit interval {error}.") from None
 

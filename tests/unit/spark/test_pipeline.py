@@ -53,6 +53,19 @@ def test_a_commit_interval_is_a_time(given: str) -> None:
         GOOD.run(commit_interval=given)
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"engine": "direct"}, "must be one of auto, realtime, micro-batch, delta, got 'direct'"),
+        ({"skip": "t@1:0"}, "must be a list of objects as table@version:index, got 't@1:0'"),
+        ({"commit_interval": None, "engine": None}, "got None"),
+    ],
+)
+def test_what_a_run_refuses(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        GOOD.run(**given)
+
+
 def test_naming_a_pipeline_does_not_load_spark() -> None:
     code = "import sys; from brokerless import Pipeline; print('pyspark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
