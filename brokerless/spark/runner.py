@@ -118,7 +118,7 @@ def run_pipeline(
     """
     _print_mistakes_once()
     with contextlib.ExitStack() as stack:
-        if spark is not None:
+        if spark is not None and options.engine != "delta":  # whose settings are others
             stack.enter_context(borrowed(spark))
         stream, reason = _start(pipeline, settings, options, spark)
         if reason and progress == "text":
