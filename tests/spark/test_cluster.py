@@ -45,7 +45,7 @@ class Submitted:
             self.process = subprocess.Popen(
                 command, env=dict(cluster.environ), cwd=log.parent, stdout=subprocess.PIPE, stderr=stderr, text=True
             )
-        self._log = log
+        self._log, self._file = log, str(file)
         self.events: list[dict[str, Any]] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -68,8 +68,9 @@ class Submitted:
 
     def stop(self) -> int:
         """Ask the driver's Python process to end, and return the exit code."""
-        [python] = [child for child in psutil.Process(self.process.pid).children() if "python" in child.name()]
-        python.terminate()
+        children = psutil.Process(self.process.pid).children()  # the others are Spark's own, which plan batches
+        [driver] = [child for child in children if self._file in child.cmdline()]
+        driver.terminate()
         code = self.process.wait(60)
         self._reader.join(10)
         return code
