@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from brokerless.producer.producer import Producer
     from brokerless.schema import Column, Schema
     from brokerless.settings import Settings
+    from brokerless.spark.pipeline import Pipeline
     from brokerless.store import Store, create_bucket, open_store
     from brokerless.topics import Topic, create_topic, delete_topic, describe_topic, list_topics
 
@@ -34,6 +35,7 @@ __all__ = [
     "Consumer",
     "DeltaLog",
     "Offset",
+    "Pipeline",
     "Producer",
     "Schema",
     "Settings",
@@ -55,6 +57,7 @@ _HOME = {
     "Consumer": "consumer",
     "DeltaLog": "log.log",
     "Offset": "offsets",
+    "Pipeline": "spark.pipeline",
     "Producer": "producer.producer",
     "Schema": "schema",
     "Settings": "settings",

@@ -63,11 +63,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     _break(os.environ.get(BREAK, ""))
     if args.role in OUTPUTS:
-        from glue_jobs.timezone_etl import main as run_pipeline
+        from glue_jobs.timezone_etl import pipeline
 
         engine = "realtime" if args.role == "realtime" else "micro-batch"
         where = ["--inputs", TOPIC, "--output", OUTPUTS[args.role], "--name", args.name]
-        return run_pipeline(["--json", "--engine", engine, *where, "--executor-rows", str(EXECUTOR_ROWS)])
+        pipeline.main(["--json", "--engine", engine, *where, "--executor-rows", str(EXECUTOR_ROWS)])
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:

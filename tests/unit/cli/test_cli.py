@@ -57,6 +57,7 @@ VERBS = [
     "produce",
     "tail",
     "export",
+    "new pipeline",
     "run",
     "demo",
     "maintain",
