@@ -5,7 +5,7 @@ BIN := .venv/bin
 PROFILE ?= embedded
 ARGS ?=
 STAGE ?= dev
-LINTED := brokerless glue_jobs lambdas infra benchmarks java tests
+LINTED := brokerless glue_jobs lambdas infra benchmarks java tools tests
 # The CDK's own processes look for node; .venv has the one that is locked.
 CDK := PATH="$(CURDIR)/$(BIN):$$PATH" CDK_DISABLE_CLI_TELEMETRY=1 node_modules/.bin/cdk
 
@@ -63,7 +63,7 @@ bench: setup ## Latency, loss, duplicates, order and cost (ARGS="--peers brokerl
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 bench-report: setup ## Rebuild docs/benchmark.md and the README's table from benchmarks/results
-	@$(BIN)/python -m benchmarks.report
+	@$(BIN)/python -m tools.pages benchmark
 
 up: setup ## Start the local S3 server in the background
 	@$(BIN)/brokerless up $(ARGS)
@@ -90,7 +90,7 @@ deploy-local: setup-aws ## Deploy to an emulator on this machine, use it, update
 	$(BIN)/python -m pytest tests/infra/test_deploy_local.py -v $(ARGS)
 
 up-local-aws: setup-aws ## Deploy to the emulator and stay, to look around; Ctrl-C ends it
-	@$(BIN)/python -m infra.local $(ARGS)
+	@$(BIN)/python -m tools.emulator.deployment $(ARGS)
 
 jar: setup ## Build the Java half of real-time pipelines anew (needs a JDK 17)
 	$(BIN)/python java/build.py

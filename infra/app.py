@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from brokerless.errors import BrokerlessError
-from infra.node import use_packaged_node
+from infra.constructs.node import use_packaged_node
 
 if TYPE_CHECKING:
     import aws_cdk as cdk
@@ -40,7 +40,7 @@ def main() -> int:
 
     from infra.assets import find_assets
     from infra.checks import check
-    from infra.config import STAGES, stage_config
+    from infra.stages import STAGES, stage_config
 
     app = cdk.App()
     wanted = app.node.try_get_context("stage")

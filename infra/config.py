@@ -1,4 +1,4 @@
-"""What is deployed: one value a stage. A new topic or pipeline is one entry here, and everything else follows from it.
+"""The types of what is deployed; the stages themselves are in ``infra/stages.py``.
 
 The constructs read these values and nothing else, so that a stage can be understood, compared and tested as data.
 """
@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from brokerless.errors import ConfigError
-from brokerless.examples.timezone.messages import INPUT_SCHEMA, NEW_YORK, PARIS, UNIFIED, UNIFIED_SCHEMA, ZONES
+from brokerless.examples.timezone.messages import ZONES
 from brokerless.metrics import NAMESPACE
 from brokerless.schema import (
     MAX_PARTITIONS,
@@ -494,59 +494,3 @@ def catalog_name(name: str) -> str:
 def resource_name(topic: str) -> str:
     """A topic's name as a part of names of AWS resources."""
     return catalog_name(topic).replace("_", "-")
-
-
-def stage_config(name: str) -> StageConfig:
-    """The stage with this name.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    try:
-        return STAGES[name]
-    except KeyError:
-        raise ConfigError(f"Unknown stage {name!r}; infra/config.py has: {', '.join(STAGES)}.") from None
-
-
-_TOPICS: Final = (
-    TopicConfig(NEW_YORK, INPUT_SCHEMA, doors=("url", "sqs")),
-    TopicConfig(PARIS, INPUT_SCHEMA, doors=("url", "sqs")),
-)
-
-_TIMEZONE_ETL: Final = PipelineConfig(
-    name="timezone-etl",
-    script="timezone_etl.py",
-    inputs=(NEW_YORK, PARIS),
-    output=UNIFIED,
-    output_schema=UNIFIED_SCHEMA,
-    latency_objective_p99_s=2.0,
-    canary=NEW_YORK,
-)
-
-_DEV: Final = StageConfig(
-    name="dev",
-    topics=_TOPICS,
-    pipelines=(_TIMEZONE_ETL,),
-    retention_days=1,
-    kms=False,
-    monthly_budget_usd=200,
-    removal="destroy",
-    log_retention_days=7,
-)
-
-STAGES: Final = {
-    "dev": _DEV,
-    "staging": replace(_DEV, name="staging", engine="emr-serverless", kms=True, monthly_budget_usd=400),
-    "prod": replace(
-        _DEV,
-        name="prod",
-        pipelines=(replace(_TIMEZONE_ETL, workers=2, worker_type="G.1X"),),
-        retention_days=7,
-        kms=True,
-        monthly_budget_usd=1000,
-        removal="retain",
-        log_retention_days=90,
-        ingest_concurrency=20,
-    ),
-}
-"""``staging`` runs on EMR Serverless so that both engines are exercised before ``prod`` is touched."""

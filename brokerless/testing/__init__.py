@@ -1,7 +1,7 @@
 """For tests of programs that use brokerless: a proxy in front of an S3 server that injects faults on demand.
 
-``pytest_plugins = ["brokerless.testing.plugin"]`` brings it as the fixture ``fault_proxy``; ``brokerless proxy`` runs
-it by itself. Needs the standard library only (and pytest, for the plugin).
+``pytest_plugins = ["brokerless.testing.plugin"]`` brings it as the fixture ``fault_proxy``. Needs the
+standard library only (and pytest, for the plugin).
 """
 
 from __future__ import annotations

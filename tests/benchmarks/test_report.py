@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import matplotlib as mpl
 import pytest
 
-from benchmarks import plots, report
+from benchmarks import plots
 from benchmarks.peers import PEERS
 from benchmarks.result import Result, Window
 from benchmarks.rows import collapse, common_rate, comparable
 from benchmarks.session import Session, Table, git_commit, load_all, machine, versions
+from tools.pages import benchmark as report
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -418,7 +419,7 @@ def test_check_tells_what_is_not_up_to_date(repository: Path, name: str, capsys:
     path.write_text(path.read_text().replace("0", "1"))
     before = snapshot(repository)
     assert report.main(["--check"], repository) == 1
-    assert capsys.readouterr().err == f"{name} is not up to date: run 'python -m benchmarks.report'.\n"
+    assert capsys.readouterr().err == f"{name} is not up to date: run 'python -m tools.pages benchmark'.\n"
     assert snapshot(repository) == before
 
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from infra.assets import Asset, Assets
-from infra.config import STAGES, MskConfig, PipelineConfig, StageConfig, TopicConfig, VpcConfig
-from infra.node import use_packaged_node
+from infra.config import MskConfig, PipelineConfig, StageConfig, TopicConfig, VpcConfig
+from infra.constructs.node import use_packaged_node
+from infra.stages import STAGES
 
 use_packaged_node()
 

@@ -12,7 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from infra.config import STAGES, PipelineConfig, TopicConfig
+from infra.config import PipelineConfig, TopicConfig
+from infra.stages import STAGES
 from tests.infra.templates import text
 
 if TYPE_CHECKING:
@@ -209,7 +210,7 @@ def run_app(tmp_path: Path, **context: str) -> subprocess.CompletedProcess[str]:
 def test_an_unknown_stage_is_named(tmp_path: Path) -> None:
     done = run_app(tmp_path, stage="production")
     assert done.returncode == 1
-    assert "ConfigError: Unknown stage 'production'; infra/config.py has: dev, staging, prod." in done.stderr
+    assert "ConfigError: Unknown stage 'production'; infra/stages.py has: dev, staging, prod." in done.stderr
 
 
 def test_the_commands_pins_are_exact() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from brokerless.errors import ConfigError, SchemaError
-from infra.config import STAGES, GeneratorConfig, PipelineConfig, Runtime, StageConfig, TopicConfig, stage_config
+from infra.config import GeneratorConfig, PipelineConfig, Runtime, StageConfig, TopicConfig
+from infra.stages import STAGES, stage_config
 
 TOPIC = TopicConfig("clicks", "n long")
 PIPELINE = PipelineConfig("sum", "timezone_etl.py", ("clicks",), "sums", "n long", latency_objective_p99_s=1.0)

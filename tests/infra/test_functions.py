@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from brokerless.aws import environment
-from infra.config import STAGES
+from infra.stages import STAGES
 from tests.infra.conftest import CLUSTER
 from tests.infra.templates import ACCOUNT, REGION, text
 

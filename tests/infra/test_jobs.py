@@ -14,8 +14,8 @@ from brokerless.aws.controller.engines import Place
 from brokerless.aws.controller.records import Desired
 from brokerless.spark import job
 from brokerless.spark.conf import SESSION_CONF, STREAM_CONF
-from infra.config import STAGES
-from infra.spark import JobPlan, chained, config_hash
+from infra.constructs.spark import JobPlan, chained, config_hash
+from infra.stages import STAGES
 from tests.infra.templates import ACCOUNT, REGION, allowed, text, texts
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks import cost_page
 from brokerless import consumer, metrics
 from brokerless.cost import bill as cost
 from brokerless.cost import estimate, workload
@@ -46,6 +45,7 @@ from brokerless.cost.workload import Workload, polls_per_s
 from brokerless.errors import ConfigError
 from brokerless.maintenance import maintainer as maintenance
 from brokerless.producer import producer
+from tools.pages import cost as cost_page
 
 MONTH_S = 2_628_000
 MONTH_DAYS = 730 / 24
@@ -399,8 +399,9 @@ def test_prices_can_be_read_from_a_zip_without_other_packages(tmp_path: Path) ->
     archive = tmp_path / "library.zip"
     with zipfile.ZipFile(archive, "w") as library:
         library.writestr("brokerless/__init__.py", "")
-        for name in ("errors", "prices", "cost", "workload", "estimate", "metrics"):
-            library.write(PACKAGE / f"{name}.py", f"brokerless/{name}.py")
+        names = ("errors", "metrics", "cost/__init__", "cost/prices", "cost/bill", "cost/workload", "cost/estimate")
+        for name in names:
+            library.write(PACKAGE.parent / f"{name}.py", f"brokerless/{name}.py")
         library.write(PACKAGE / "prices.json", "brokerless/cost/prices.json")
     code = "from brokerless.cost.estimate import *; print(brokerless(Workload()).bill.usd_per_month)"
     # Isolated and without site-packages: only the standard library and the zip are there.
@@ -641,7 +642,7 @@ def test_a_machine_of_ones_own_is_in_no_bill_and_is_said_to_be_missing() -> None
 
 
 def test_the_default_interval_is_the_real_time_engines() -> None:
-    engine = Path(workload.__file__).parent / "spark" / "realtime" / "engine.py"  # which imports pyspark
+    engine = PACKAGE.parent / "spark" / "realtime" / "engine.py"  # which imports pyspark
     assert f"COMMIT_INTERVAL_S: Final = {workload.REALTIME_COMMIT_S}\n" in engine.read_text()
 
 

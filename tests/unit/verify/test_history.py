@@ -24,7 +24,7 @@ from brokerless.topics import create_topic
 from brokerless.verify import Event, History, RecordingConsumer, RecordingProducer, check, read_history
 from tests.support.fakes import START_US, FakeClock, FakeStore, Put
 
-REPO = Path(__file__).parents[2]
+REPO = Path(__file__).parents[3]
 
 
 @pytest.fixture

@@ -13,17 +13,17 @@ from brokerless.aws.environment import CanaryEnvironment, GeneratorEnvironment, 
 from brokerless.examples.timezone.generator import STOP_BEFORE_S
 from brokerless.examples.timezone.messages import ZONES
 from brokerless.maintenance.maintainer import GRACE_S, SWEEP_EVERY_S
-from infra.access import allow_appending, allow_maintaining, allow_reading, topic_tables
-from infra.functions import KitFunction
-from infra.storage import maintenance_role
+from infra.constructs.access import allow_appending, allow_maintaining, allow_reading, topic_tables
+from infra.constructs.functions import KitFunction
+from infra.constructs.storage import maintenance_role
 
 if TYPE_CHECKING:
     from aws_cdk import aws_lambda as lambda_
     from aws_cdk import aws_sqs as sqs
 
     from infra.config import PipelineConfig
-    from infra.functions import Platform
-    from infra.storage import Storage
+    from infra.constructs.functions import Platform
+    from infra.constructs.storage import Storage
 
 _DAY_S: Final = 86400.0
 

@@ -15,10 +15,10 @@ from aws_cdk import aws_iam as iam
 from constructs import Construct
 
 from brokerless.aws.environment import ControllerEnvironment
-from infra.access import allow_state
 from infra.checks import acknowledge_resources
-from infra.functions import KitFunction
-from infra.providers import make_provider
+from infra.constructs.access import allow_state
+from infra.constructs.functions import KitFunction
+from infra.constructs.providers import make_provider
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from aws_cdk import custom_resources
 
     from brokerless.aws.controller.engines import EngineName
-    from infra.functions import Platform
-    from infra.managed import ManagedJob
-    from infra.storage import Storage
+    from infra.constructs.functions import Platform
+    from infra.constructs.managed import ManagedJob
+    from infra.constructs.storage import Storage
 
 RECONCILE: Final = cdk.Duration.minutes(5)
 

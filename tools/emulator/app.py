@@ -16,8 +16,9 @@ from brokerless.errors import BrokerlessError
 from brokerless.examples.timezone.messages import NEW_YORK, PARIS
 from infra.app import add_stage
 from infra.assets import build_assets
-from infra.config import STAGES, Door, GeneratorConfig, Runtime, StageConfig
-from infra.node import use_packaged_node
+from infra.config import Door, GeneratorConfig, Runtime, StageConfig
+from infra.constructs.node import use_packaged_node
+from infra.stages import STAGES
 
 STAGE: Final = "local"
 

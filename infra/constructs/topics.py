@@ -8,13 +8,13 @@ import aws_cdk as cdk
 from constructs import Construct
 
 from brokerless.aws.environment import TopicsEnvironment
-from infra.access import allow_appending
-from infra.functions import KitFunction
-from infra.providers import make_provider
+from infra.constructs.access import allow_appending
+from infra.constructs.functions import KitFunction
+from infra.constructs.providers import make_provider
 
 if TYPE_CHECKING:
-    from infra.functions import Platform
-    from infra.storage import Storage
+    from infra.constructs.functions import Platform
+    from infra.constructs.storage import Storage
 
 
 class Topics(Construct):

@@ -13,7 +13,7 @@ from aws_cdk import aws_iam as iam
 
 from brokerless.schema import dead_letters, partition_table
 from infra.checks import acknowledge_resources
-from infra.storage import STATE, TOPICS
+from infra.constructs.storage import STATE, TOPICS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from aws_cdk import aws_kms as kms
 
     from infra.config import TopicConfig
-    from infra.storage import Storage
+    from infra.constructs.storage import Storage
 
 _READ: Final = ("s3:GetObject",)
 _APPEND: Final = ("s3:AbortMultipartUpload", "s3:GetObject", "s3:PutObject")

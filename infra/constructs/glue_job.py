@@ -12,21 +12,21 @@ from constructs import Construct
 from brokerless.aws.controller.engines import Place
 from brokerless.aws.controller.records import Desired
 from brokerless.cost.bill import glue as glue_price
-from infra.access import allow_metrics, allow_scratch
 from infra.assets import Asset
 from infra.checks import acknowledge, acknowledge_resources
 from infra.config import REPOSITORY
-from infra.functions import log_group
-from infra.managed import ManagedJob
-from infra.spark import SPARK_CONF, chained, config_hash
-from infra.uploads import Upload, file_digest
+from infra.constructs.access import allow_metrics, allow_scratch
+from infra.constructs.functions import log_group
+from infra.constructs.managed import ManagedJob
+from infra.constructs.spark import SPARK_CONF, chained, config_hash
+from infra.constructs.uploads import Upload, file_digest
 
 if TYPE_CHECKING:
     from infra.config import PipelineConfig
-    from infra.functions import Platform
-    from infra.network import Network
-    from infra.spark import JobPlan
-    from infra.storage import Storage
+    from infra.constructs.functions import Platform
+    from infra.constructs.network import Network
+    from infra.constructs.spark import JobPlan
+    from infra.constructs.storage import Storage
 
 GLUE_VERSION: Final = "6.0"
 """Stated, because the service's default is another: Spark 4.1.1, Python 3.13, Java 17."""

@@ -1,7 +1,7 @@
 """``docs/metrics.md``, made from the metrics' definitions and the list prices.
 
-python -m brokerless.aws.metrics_page            writes the page
-python -m brokerless.aws.metrics_page --check    writes nothing; the exit code is 1 if the page is not up to date
+python -m tools.pages metrics            writes the page
+python -m tools.pages metrics --check    writes nothing; the exit code is 1 if the page is not up to date
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _INTRO: Final = """\
 # Metrics
 
 What is measured, by whom, and when somebody should look. This page is made from `brokerless/metrics.py` and the list
-prices: `python -m brokerless.aws.metrics_page`, and a test compares them. Dashboard and alarms are made from the same
+prices: `python -m tools.pages metrics`, and a test compares them. Dashboard and alarms are made from the same
 definitions.
 
 A stage's metrics are in the CloudWatch namespace `Brokerless/<stage>`. Each has one dimension, `Topic`, `Pipeline` or
@@ -59,7 +59,7 @@ def main(argv: list[str]) -> int:
         return 0
     if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
         return 0
-    print(f"{PAGE} is not up to date. Run: python -m brokerless.aws.metrics_page", file=sys.stderr)
+    print(f"{PAGE} is not up to date. Run: python -m tools.pages metrics", file=sys.stderr)
     return 1
 
 
@@ -138,7 +138,3 @@ def _bill() -> Iterator[str]:
         f"Another topic adds {more:.2f} USD. Not in here: the log lines of functions that carry metrics, which are "
         "part of\nwhat logs cost, and e-mails."
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

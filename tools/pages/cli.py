@@ -1,7 +1,9 @@
-"""The command's reference, made from the command itself: ``python -m brokerless.cli.reference > docs/cli.md``."""
+"""The command's reference, made from the command itself: ``python -m tools.pages cli``."""
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import typer.main
@@ -11,6 +13,8 @@ from brokerless.cli import application
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
+
 # Each verb takes them; said once, at the top.
 _SHARED: Final = ("profile", "root", "as_json")
 
@@ -18,7 +22,7 @@ _INTRO: Final = """\
 # Command line
 
 `brokerless [OPTIONS] VERB ...`; `brokerless VERB --help` shows what is below. This page is made from the command:
-`python -m brokerless.cli.reference > docs/cli.md`, and a test compares the two.
+`python -m tools.pages cli`, and a test compares the two.
 
 ## Everywhere
 
@@ -104,5 +108,13 @@ def _cell(text: str | None) -> str:
     return (text or "").replace("|", r"\|")
 
 
-if __name__ == "__main__":
-    print(markdown(), end="")
+def main(argv: list[str]) -> int:
+    """Writes the page, or compares it with ``--check``. Returns the exit code."""
+    text = markdown()
+    if "--check" not in argv:
+        PAGE.write_text(text, encoding="utf-8")
+        return 0
+    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
+        return 0
+    print(f"{PAGE} is not up to date. Run: python -m tools.pages cli", file=sys.stderr)
+    return 1

@@ -17,7 +17,7 @@ from aws_cdk import aws_cloudwatch as cloudwatch
 from constructs import Construct
 
 from brokerless.metrics import END_TO_END_LATENCY, METRICS, PRODUCED_MESSAGES
-from infra.alarms import RUNBOOK, statistic_of, watched
+from infra.constructs.alarms import RUNBOOK, statistic_of, watched
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

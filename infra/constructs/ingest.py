@@ -21,17 +21,17 @@ from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from brokerless.aws.environment import IngestEnvironment
-from infra.access import allow_appending, topic_tables
 from infra.checks import acknowledge, acknowledge_resources
 from infra.config import resource_name
-from infra.functions import KitFunction, encrypted_queue
+from infra.constructs.access import allow_appending, topic_tables
+from infra.constructs.functions import KitFunction, encrypted_queue
 
 if TYPE_CHECKING:
     from aws_cdk import aws_kms as kms
 
     from infra.config import MskConfig, StageConfig, TopicConfig
-    from infra.functions import Platform
-    from infra.storage import Storage
+    from infra.constructs.functions import Platform
+    from infra.constructs.storage import Storage
 
 _TIMEOUT: Final = cdk.Duration.seconds(60)
 # Six times the function's time, as Lambda asks for: a message must not come back while it is being worked on.

@@ -1,6 +1,6 @@
 """The AWS emulator of ``make deploy-local``: ministack, and what its release 1.5.33 lacks for our templates.
 
-Runs as ``python -m infra.emulator`` in a process of its own, started by ``infra.local.Emulator``, and ends with it.
+Runs as ``python -m tools.emulator.server`` in a process of its own, and ends with the ``Emulator`` that started it.
 What is added goes through private names of ministack; hence its exact version is pinned, and checked here.
 
 ===============================  ===================================================================================
@@ -40,7 +40,7 @@ from urllib.parse import parse_qs
 import boto3
 
 from brokerless.errors import ConfigError
-from infra.emulated_glue import GlueRuns
+from tools.emulator.glue_runs import GlueRuns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

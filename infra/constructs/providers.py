@@ -8,13 +8,13 @@ import aws_cdk as cdk
 from aws_cdk import custom_resources
 
 from infra.checks import acknowledge, acknowledge_resources
-from infra.functions import log_group
+from infra.constructs.functions import log_group
 
 if TYPE_CHECKING:
     from aws_cdk import aws_lambda as lambda_
     from constructs import Construct
 
-    from infra.functions import Platform
+    from infra.constructs.functions import Platform
 
 _INTERVAL: Final = cdk.Duration.seconds(15)
 # Longer than the controller's own time-out of a deployment, which ends with a reason.

@@ -13,8 +13,8 @@ from aws_cdk import aws_logs as logs
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
-from infra.access import allow_key
 from infra.checks import acknowledge, acknowledge_resources
+from infra.constructs.access import allow_key
 
 if TYPE_CHECKING:
     from aws_cdk import aws_kms as kms
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from brokerless.aws.environment import Environment
     from infra.assets import Asset, Assets
     from infra.config import StageConfig
-    from infra.network import Network
+    from infra.constructs.network import Network
 
 _PYTHON: Final = (
     "Python 3.13 is what Glue 6.0 runs and what the library is tested with; functions and jobs share its code."

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from constructs import Construct
 
-from infra.alarms import Alarms
-from infra.dashboard import Dashboard
+from infra.constructs.alarms import Alarms
+from infra.constructs.dashboard import Dashboard
 
 if TYPE_CHECKING:
     from aws_cdk import aws_kms as kms

@@ -17,20 +17,20 @@ from brokerless.aws.controller.engines import Place
 from brokerless.aws.controller.records import Desired
 from brokerless.cost.bill import emr_serverless as emr_price
 from brokerless.spark.session import JIT_OPTIONS
-from infra.access import allow_metrics, allow_scratch
 from infra.assets import Asset
 from infra.checks import acknowledge_resources
 from infra.config import REPOSITORY
-from infra.functions import log_group
-from infra.managed import ManagedJob
-from infra.spark import SPARK_CONF, config_hash
-from infra.uploads import Upload, file_digest
+from infra.constructs.access import allow_metrics, allow_scratch
+from infra.constructs.functions import log_group
+from infra.constructs.managed import ManagedJob
+from infra.constructs.spark import SPARK_CONF, config_hash
+from infra.constructs.uploads import Upload, file_digest
 
 if TYPE_CHECKING:
     from infra.config import PipelineConfig, StageConfig
-    from infra.functions import Platform
-    from infra.spark import JobPlan
-    from infra.storage import Storage
+    from infra.constructs.functions import Platform
+    from infra.constructs.spark import JobPlan
+    from infra.constructs.storage import Storage
 
 RELEASE: Final = "emr-spark-8.1.0"
 """Spark 4.1.1 like Glue 6.0, with support until 2029-09-07."""

@@ -14,7 +14,7 @@ from infra.config import catalog_name
 
 if TYPE_CHECKING:
     from infra.config import StageConfig, TopicPlan
-    from infra.storage import Storage
+    from infra.constructs.storage import Storage
 
 # Delta's names of types that Athena calls otherwise.
 _ATHENA: Final = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}

@@ -3,7 +3,7 @@
 Nothing here needs an account, Docker or the network. The emulator listens on the loopback interface only, checks the
 policies of roles, and keeps all that it writes in one directory. So does the CDK: its caches, its assembly, its home.
 
-``python -m infra.local`` deploys and stays, so that one can look around; Ctrl-C ends everything.
+``python -m tools.emulator.deployment`` deploys and stays, so that one can look around; Ctrl-C ends everything.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from brokerless.local.processes import HOST, end_child, http_get, on_free_port, 
 from brokerless.local.server import ministack_environ, prepare_ministack
 from brokerless.settings import PROFILE_ENV, ROOT_ENV
 from infra.config import REPOSITORY
-from infra.emulator import ACCOUNT, DIRECTORY_ENV, REGION
-from infra.local_app import STAGE
+from tools.emulator.app import STAGE
+from tools.emulator.server import ACCOUNT, DIRECTORY_ENV, REGION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -125,7 +125,7 @@ class Emulator:
         self.endpoint = f"http://{HOST}:{port}"
         nonce = secrets.token_hex(16)
         process = spawn(
-            [sys.executable, "-m", "infra.emulator"],
+            [sys.executable, "-m", "tools.emulator.server"],
             environ={
                 **ministack_environ(self.directory, port=port, nonce=nonce),
                 **self.environ(),
@@ -177,10 +177,10 @@ class Deployment:
         """Makes the templates that the other commands work with.
 
         Args:
-            context: values of ``infra.local_app``'s context, for example the interval of the pipeline.
+            context: values of ``tools.emulator.app``'s context, for example the interval of the pipeline.
         """
         given = [word for name, value in (context or {}).items() for word in ("--context", f"{name}={value}")]
-        app = f"{sys.executable} -m infra.local_app"
+        app = f"{sys.executable} -m tools.emulator.app"
         command = ["synth", "--quiet", "--app", app, "--build", "", "--output", str(self._assembly)]
         return self._cdk(*command, *given, cwd=REPOSITORY)
 
@@ -249,7 +249,9 @@ class Deployment:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Deploys to an emulator and keeps it until Ctrl-C. Returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m infra.local", description="The AWS deployment on this machine.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.emulator.deployment", description="The AWS deployment on this machine."
+    )
     parser.add_argument("--directory", type=Path, help="where everything is kept (default: a temporary directory)")
     args = parser.parse_args(argv)
     with contextlib.ExitStack() as stack:

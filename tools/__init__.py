@@ -1,0 +1,1 @@
+"""Tools of this repository; nothing of them is in the wheel."""

@@ -1,0 +1,1 @@
+"""The documents that are generated: each module makes one page."""
