@@ -29,7 +29,7 @@ doubt = True""",
         "an entry that is not there yet may still come",
         'raise NotCommitted("absent")',
         "A PUT that arrives late shows messages that were reported as not written.",
-        first=40,
+        first=200,
     ),
     Mutant(
         "the same bytes go to the same version again",
@@ -44,7 +44,7 @@ outcome = self.store.put_if_absent(path, other, within_s=max(deadline - begun, _
 if self._clock.monotonic() >= deadline:
     raise NotCommitted("deadline")""",
         "The producer removes an object whose entry appears a minute later, and readers find a hole.",
-        first=80,
+        first=200,
     ),
     Mutant(
         "an error of the store while in doubt is no failure",
@@ -95,6 +95,7 @@ if doubt:
         "nobody writes to a log with a hole",
         "",
         "What the missing entry says (a sequence, an epoch) is done a second time behind it.",
+        first=200,
     ),
 )
 
@@ -121,9 +122,8 @@ log.store.put(path, data)""",
     Mutant(
         "a producer claims its id in each partition",
         """\
-self.log.confirm()
 known = self.log.txn(epoch_of(self.producer_id))
-self._epoch = -1 if known is None else known""",
+self._epoch = self.log.claim(self.producer_id, deadline_s=within_s) if known is None else known""",
         "The older of two producers of one name is never stopped.",
     ),
     Mutant(
@@ -136,7 +136,7 @@ self._epoch = -1 if known is None else known""",
         "the log is asked before a sequence is called a duplicate",
         "",
         "Messages for a topic that was created again are called duplicates, and are nowhere.",
-        first=1300,
+        first=1500,
         statements=2,
     ),
     Mutant(
@@ -148,7 +148,6 @@ self._epoch = -1 if known is None else known""",
         "an object that waited long for its commit is put again",
         "if False:",
         "Maintenance took the object for an orphan while its producer slept: acknowledged messages are gone.",
-        first=500,
     ),
 )
 
@@ -194,7 +193,7 @@ if output is not self.letters and covers(done, start, end):
         "a batch continues exactly what the output records",
         "",
         "With progress that was read too early, a batch is written a second time.",
-        first=220,
+        first=500,
     ),
     Mutant(
         "batches end at the position of the output that is ahead",
@@ -240,6 +239,7 @@ _READERS: Final = (
         "a reader notices that its table was made again by hand",
         "if False:",
         "It continues in the new table at its old position, and skips what comes before.",
+        first=100,
     ),
     Mutant(
         "a reader that waits makes sure that its table is there",
