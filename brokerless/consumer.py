@@ -213,6 +213,7 @@ class Tail:
         # The log looks for holes only once a minute: one that was found is one until its entry is there.
         if self._hole is None and now >= self._check_at:
             try:
+                # guard: a reader that waits asks whether its entry was removed
                 self.log.check_retained(self.version)
             except LogIncomplete as error:
                 self._hole = str(error)
@@ -279,9 +280,11 @@ class Tail:
             )
         metadata = entry.metadata
         if metadata is None:
+            # guard: a reader notices that its table was made again by hand
             if not self.log.meant(entry):
                 raise TopicDeleted(f"{self.log.uri} was removed and made again (entry {entry.version}). Open it again.")
             return
+        # guard: a reader notices that its topic was deleted
         if metadata.deleted or metadata.id != self._id:
             again = "" if metadata.deleted else " and created again"
             raise TopicDeleted(f"{self.log.uri} was deleted{again} (entry {entry.version}). Open it again.")

@@ -440,6 +440,7 @@ class DeltaLog:
                 return None, True
             if damages and isinstance(damages[-1], LogDamaged):
                 version = max(version, damages[-1].version + 1)
+            # guard: a listing tells the end of a log from a hole
             following = self._behind(version)
             if following is None:
                 break
@@ -623,6 +624,7 @@ class DeltaLog:
         if not self._is_older(self._listed, FRESH_S):
             return
         self._listed = self._now()
+        # guard: a reader that waits makes sure that its table is there
         self.check_same()
         self.check_end(version)
 
@@ -802,6 +804,7 @@ class DeltaLog:
 
     def _write(self, group: list[_Request]) -> None:
         deadline = min(request.deadline for request in group)
+        # guard: a writer looks once a second whether its table is there
         if self._is_outdated or self._is_older(self._looked, RECHECK_S):
             self._check_last()
         self._look_again()
@@ -813,10 +816,12 @@ class DeltaLog:
             )
         commit_id = self._commit_id()
         conflicts = attempts = 0
+        # guard: known txns are compared before the first PUT
         group = self._unopposed(group, self._check_txns)
         self._turns.before(deadline)
         while group:
             version = state.version + 1
+            # guard: times do not go back
             timestamp = max(self._clock.time_us() // 1000, state.timestamp_ms)
             body = build_entry(
                 commit_id=commit_id,
@@ -846,10 +851,13 @@ class DeltaLog:
                     index += request.rows
                 return
             conflicts += 1
+            # guard: txns of the entry that came first are compared
             group = self._pass(rival, group)
             self._turns.after_loss(min((r.begun for r in group), default=0.0), deadline)
             # Others committed since we last looked: catch up with all of them before the next try.
+            # guard: every entry is read before the next version is tried
             for entry in self.read_from(state.version + 1):
+                # guard: txns of entries in between are compared
                 group = self._pass(entry, group)
                 if self._clock.monotonic() >= deadline:
                     break
@@ -903,16 +911,19 @@ class DeltaLog:
         while True:
             try:
                 begun = self._clock.monotonic()
+                # guard: the same bytes go to the same version again
                 outcome = self.store.put_if_absent(path, body, within_s=max(deadline - begun, _LEAST_S))
                 self._turns.put_took(self._clock.monotonic() - begun)
                 attempt += 1
                 if outcome == "created":
                     return None, attempt
+                # guard: a refused name is read, not believed
                 doubt = True  # 409 and 412 too: a proxy or a retry below us may have met our own first try
                 entry = self.read(version, within_s=max(deadline - self._clock.monotonic(), _LEAST_S))
             except (StoreError, UsageError) as error:
                 # The store refused or failed (credentials expire, too) while the fate of this entry is open: that is
                 # not "failed", and the caller must not remove the file that the entry may name.
+                # guard: an error of the store while in doubt is no failure
                 if doubt:
                     raise self._unknown(version, commit_id, error) from error
                 if attempt == 0:
@@ -922,9 +933,13 @@ class DeltaLog:
                 self._unresolved.add(commit_id)  # interrupted: should the entry turn up, it is no rival's
                 raise
             if entry is not None:
+                # guard: an entry with our commit id is ours
+                # guard: an entry with another commit id is not ours
                 return (None if entry.commit_id == commit_id else entry), attempt
+            # guard: at the deadline an open outcome is unknown
             if self._clock.monotonic() >= deadline:
                 raise self._unknown(version, commit_id, None)
+            # guard: an entry that is not there yet may still come
             self._clock.backoff(attempt, base_s=0.02)
 
     def _unknown(self, version: int, commit_id: str, error: Exception | None) -> CommitUnknown:
@@ -949,6 +964,7 @@ class DeltaLog:
     def _whole(self) -> TableState:
         """The state, if no entry is missing or damaged; what was may have been restored meanwhile."""
         state = self.state if self.state.damage is None else self._reload()
+        # guard: nobody writes to a log with a hole
         if state.damage is not None:
             raise state.damage
         return state

@@ -376,6 +376,7 @@ class Producer:
         # An exact resend must meet its earlier self, so a sequence without a key has a fixed partition.
         turn = self._partition
         if turn is None:
+            # guard: an exact repetition goes to the same partition
             turn = self._turn() if sequence is None else sequence % self.partitions
         shares: dict[int, list[tuple[Call, Table, Sequence[int]]]] = {}
         for call in calls:
@@ -464,15 +465,19 @@ class _PartitionWriter:
             known = self._known()
             if sequence is not None and known >= sequence:
                 # Not from memory: the topic that has this sequence may be gone by now.
+                # guard: the log is asked before a sequence is called a duplicate
                 self.log.confirm()
                 known = self._known()
+            # guard: a sequence that the log has is not written again
             if sequence is not None and known >= sequence:
                 self._check_sent(sequence)
                 self._remember(sequence)
                 return -1, 0, True
             number = max(self._used, known) + 1 if sequence is None else sequence
             self._used, self._trying = max(self._used, number), sequence
+            # guard: the sequence is in the commit of its messages
             txns = {self.producer_id: number}
+            # guard: the epoch is compared with the commit
             expect = {epoch_of(self.producer_id): self._epoch or 0}
         table = tables[0] if len(tables) == 1 else _concat(tables)
         try:
@@ -532,6 +537,7 @@ class _PartitionWriter:
         """Take over the producer id, unless this producer has done so."""
         with self._claiming:
             if self._epoch is None and self.producer_id is not None:
+                # guard: a producer claims its id in each partition
                 self._epoch = self.log.claim(self.producer_id, deadline_s=within_s)
                 known = self.log.txn(self.producer_id)
                 self._found = -1 if known is None else known

@@ -209,43 +209,6 @@ def test_a_deployment_starts_a_run_and_is_done_when_it_runs(function: ModuleType
     assert len(service.runs) == 1
 
 
-def test_an_update_stops_the_old_run_and_starts_a_new_one(function: ModuleType, service: Service) -> None:
-    running(function, service)
-    states = []
-
-    def step() -> None:
-        states.append((len(service.runs), service.state))
-        service.set("STOPPED" if len(service.runs) == 1 else "RUNNING")
-
-    assert cloudformation(function, "Update", desired(service.place, "v2"), request_id="2", polls=step)
-    # moto cancels EMR's runs at once.
-    assert [count for count, _ in states] == [1, 2]
-    assert states[0][1] in ("STOPPING", "CANCELLED")
-    assert len(service.runs) == 2
-
-
-def test_a_deployment_fails_with_the_runs_error(function: ModuleType, service: Service) -> None:
-    wanted = desired(service.place, max_start_failures=1)
-    with pytest.raises(Exception, match="KeyError: 'tz'") as caught:
-        cloudformation(function, "Create", wanted, polls=lambda: service.set("FAILED", "KeyError: 'tz'"))
-    assert type(caught.value).__name__ == "DeployFailed"
-    assert len(service.runs) == 1
-
-
-def test_a_deletion_stops_the_run(function: ModuleType, service: Service) -> None:
-    running(function, service)
-    done = cloudformation(
-        function, "Delete", desired(service.place), request_id="2", polls=lambda: service.set("STOPPED")
-    )
-    assert done == "brokerless-pipeline-etl"
-    assert len(service.runs) == 1
-
-
-def test_a_deletion_succeeds_when_everything_is_gone(function: ModuleType) -> None:
-    for place in (Place("glue", "gone"), Place("emr-serverless", "00gone")):
-        assert cloudformation(function, "Delete", desired(place), request_id=f"delete {place}") is not None
-
-
 @pytest.mark.parametrize(
     "event",
     [

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-import base64
 import csv
-import gzip
 import io
 import json
 import os
 import resource
+import socket
 import stat
 import subprocess
 import sys
 import textwrap
+import time
+import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError
+from urllib.request import ProxyHandler, Request, build_opener
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,23 +31,25 @@ from brokerless.columns.text import RowReader
 from brokerless.consumer import Consumer
 from brokerless.errors import BrokerlessError, ConfigError, MessageError, StoreError, UnsupportedTable
 from brokerless.export import csv_header, csv_lines, export_topic, json_lines
-from brokerless.ingest.bodies import BodyTooLarge, raw_body, table_of
-from brokerless.local.embedded import guarded
+from brokerless.ingest.bodies import table_of
 from brokerless.local.processes import prepare
+from brokerless.local.server import find_minio, start_embedded, start_minio
 from brokerless.log.entries import Add, is_inside
 from brokerless.log.log import DeltaLog
 from brokerless.maintenance.maintainer import Maintainer
 from brokerless.producer.producer import Producer
 from brokerless.schema import Schema, check_name, is_table, split_table
 from brokerless.settings import Settings, check_root
-from brokerless.store import open_store
+from brokerless.store import create_bucket, open_store
 from brokerless.topics import create_topic, list_topics
 from brokerless.verify.table import verify_table
 from tests.support.cli import Cli, assert_refused
 from tests.support.fakes import FakeClock, FakeStore
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
+
+    from brokerless.local.server import LocalServer
 
 CANARY = "canary-7f3a9"
 SCHEMA = Schema.parse("m string, n long")
@@ -209,9 +214,6 @@ def test_a_refused_root_does_not_show_its_credentials(root: str) -> None:
         ["verify", f"s3://bucket/t?sig={CANARY}"],
         ["verify", f"s3://bucket/t?sig={CANARY}", "--root", "s3://b"],
         ["verify", f"s3://key:{CANARY}@bucket/t", "--root", "s3://b"],
-        ["proxy", "--upstream", f"http://key:{CANARY}@127.0.0.1:1"],
-        ["proxy", "--upstream", f"https://key:a/{CANARY}@h"],
-        ["proxy", "--upstream", f"http://127.0.0.1:1?sig={CANARY}"],
         ["demo", "--root", f"gs://u:{CANARY}@b"],
         ["demo", "--root", f"az://c/x?sig={CANARY}"],
     ],
@@ -239,41 +241,6 @@ def test_a_broken_dotenv_is_named_without_its_content(tmp_path: Path, content: b
 
 def test_the_servers_folder_is_its_owners_only(tmp_path: Path) -> None:
     assert stat.S_IMODE(prepare(tmp_path / "a" / "b").stat().st_mode) == 0o700
-
-
-# The embedded server and web pages
-
-
-def answer(headers: list[tuple[bytes, bytes]]) -> list[Any]:
-    sent: list[Any] = []
-
-    async def inner(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 200})
-
-    async def receive() -> Any:
-        return {"type": "http.request"}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    asyncio.run(guarded(inner)({"type": "http", "headers": headers}, receive, send))
-    return sent
-
-
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ([(b"host", b"127.0.0.1:9000")], 200),
-        ([(b"host", b"localhost:9000")], 200),
-        ([(b"host", b"127.0.0.1:9000"), (b"origin", b"https://evil.example")], 403),
-        ([(b"host", b"127.0.0.1:9000"), (b"origin", b"null")], 403),
-        ([(b"host", b"127.0.0.1:9000"), (b"Sec-Fetch-Site", b"cross-site")], 403),
-        ([(b"host", b"rebound.evil.example:9000")], 403),
-        ([], 403),
-    ],
-)
-def test_the_embedded_server_serves_no_web_pages(headers: list[tuple[bytes, bytes]], status: int) -> None:
-    assert answer(headers)[0]["status"] == status
 
 
 # Files
@@ -464,29 +431,6 @@ def test_footers_without_an_end_end(data: bytes) -> None:
             read(whole)
 
 
-def test_a_gzip_bomb_is_refused_in_bounded_memory() -> None:
-    data = base64.b64encode(gzip.compress(bytes(200 * MIB), 9))  # 200 kB
-    code = """
-        import sys
-        from brokerless.ingest.bodies import BodyTooLarge, raw_body
-        try:
-            raw_body(sys.stdin.read(), base64_encoded=True, encoding="gzip", max_bytes=6 * 2**20)
-        except BodyTooLarge as error:
-            print(error)
-    """
-    printed, peak = limited(textwrap.dedent(code) + PEAK, mib=1000, data=data)
-    assert "more than 6291456 bytes" in printed
-    assert peak < 100
-
-
-def test_gzip_in_gzip_is_unpacked_once() -> None:
-    inner = gzip.compress(b"{}")
-    body = base64.b64encode(gzip.compress(inner)).decode()
-    assert raw_body(body, base64_encoded=True, encoding="gzip", max_bytes=1000) == inner
-    with pytest.raises(BodyTooLarge):
-        raw_body(body, base64_encoded=True, encoding="gzip", max_bytes=10)
-
-
 @pytest.mark.parametrize(
     "value",
     ["[" * 100_000, '{"m":' * 100_000, "9" * 5_000, "-" + "9" * 5_000, "1e999999999", "1" + "0" * 400 + ".0", "NaN"],
@@ -517,3 +461,173 @@ def test_what_is_written_by_the_kit_passes(fake: FakeStore) -> None:
     check_footer(data)
     assert records.decode(data).num_rows == 10_000
     assert Add("a.parquet", len(data), 10_000, 1).path == "a.parquet"
+
+
+# Secrets of real processes: they are looked for wherever others could look
+
+
+ACCESS, SECRET, TOKEN = "canary-access-51", "canary-secret-83c1e", "canary-token-99d2"
+SECRETS = (SECRET.encode(), TOKEN.encode())
+COLUMNS = "date string, message string"
+needs_proc = pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="arguments are read from /proc")
+
+
+@pytest.fixture(scope="module", params=["embedded", pytest.param("minio", marks=pytest.mark.minio)])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
+    folder = tmp_path_factory.mktemp("server")
+    if request.param == "embedded":
+        with start_embedded(folder) as running:
+            yield running
+        return
+    if find_minio() is None:
+        pytest.skip("no MinIO: put 'minio' on PATH or set BROKERLESS_MINIO_BINARY")
+    with start_minio(folder, access_key=ACCESS, secret_key=SECRET) as running:
+        yield running
+
+
+@pytest.fixture
+def cli(server: LocalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    monkeypatch.chdir(tmp_path)
+    settings = Settings(
+        server.kind,
+        f"s3://brokerless-tests/{uuid.uuid4().hex}",
+        endpoint=server.endpoint,
+        access_key=ACCESS,
+        secret_key=SECRET,
+        # MinIO refuses a token that it did not give.
+        session_token=TOKEN if server.kind == "embedded" else None,
+        state_dir=tmp_path / "state",
+    )
+    create_bucket(settings)
+    return Cli(settings)
+
+
+def process(cli: Cli, *args: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "brokerless.cli", *args],
+        env={**os.environ, **cli.settings.to_environ()},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def arguments() -> bytes:
+    """The arguments of every process of the machine, as ``ps`` shows them to every user."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found.append(path.read_bytes())
+        except OSError:
+            continue
+    return b"\n".join(found)
+
+
+def assert_clean(*texts: bytes | str) -> None:
+    for text in texts:
+        data = text.encode() if isinstance(text, str) else text
+        for secret in SECRETS:
+            at = data.find(secret)
+            assert at < 0, data[max(0, at - 200) : at + 50]
+
+
+def files_below(folder: Path) -> Iterator[bytes]:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            yield path.read_bytes()
+
+
+@needs_proc
+def test_no_secret_in_arguments_output_or_files_while_a_producer_runs(
+    cli: Cli, server: LocalServer, tmp_path: Path
+) -> None:
+    assert cli("topics", "create", "t", "--schema", COLUMNS).exit_code == 0
+    running = process(cli, "produce", "t")
+    assert running.stdin is not None
+    running.stdin.write(b'{"date": "d", "message": "m"}\n')
+    running.stdin.flush()
+    deadline = time.monotonic() + 30
+    while b"brokerless.cli" not in (shown := arguments()):  # for a moment a new process has none
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    output, errors = running.communicate(timeout=60)
+    assert running.returncode == 0, errors.decode()[-2000:]
+    assert_clean(shown, output, errors, *files_below(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["doctor", "--json"],
+        ["topics", "list", "--json"],
+        ["topics", "describe", "nix"],
+        ["tail", "nix", "--once"],
+        ["export", "nix", "out.csv", "--once"],
+        ["verify", "nix"],
+        ["run", "timezone-etl", "--once"],
+        ["status", "--json"],
+    ],
+)
+def test_no_secret_in_what_a_command_says(cli: Cli, tmp_path: Path, args: list[str]) -> None:
+    assert_clean(cli(*args).output, *files_below(tmp_path))
+
+
+def test_no_secret_in_the_errors_of_a_store_that_refuses_or_does_not_answer(cli: Cli) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        for args in (["topics", "list"], ["doctor", "--json"], ["topics", "create", "t", "--schema", COLUMNS]):
+            result = cli(*args, AWS_ENDPOINT_URL_S3=url)
+            assert result.exit_code != 0
+            assert_clean(result.output)
+    if cli.settings.profile == "minio":
+        result = cli("topics", "list", MINIO_S3_ACCESS_KEY="nobody")
+        assert result.exit_code == 2
+        assert_clean(result.output)
+
+
+def test_the_embedded_server_serves_no_web_pages(server: LocalServer) -> None:
+    if server.kind != "embedded":
+        pytest.skip("MinIO asks for credentials")
+    opener = build_opener(ProxyHandler({}))
+    for path, method in (("/_ministack/reset", "POST"), ("/", "GET"), ("/brokerless-tests?list-type=2", "GET")):
+        for headers in (
+            {"Origin": "https://evil.example"},
+            {"Origin": "null"},
+            {"Sec-Fetch-Site": "cross-site"},
+            {"Host": "rebound.evil.example"},
+        ):
+            with pytest.raises(HTTPError) as refused:
+                opener.open(Request(server.endpoint + path, method=method, headers=headers), timeout=10)  # noqa: S310
+            assert refused.value.code == 403
+            assert "Access-Control-Allow-Origin" not in refused.value.headers
+
+
+def test_servers_are_not_reached_by_another_address_of_this_machine(server: LocalServer) -> None:
+    """A server that listens everywhere is there at 127.0.0.2, too, which needs no network to be tried."""
+    port = int(server.endpoint.rpartition(":")[2])
+    others = {str(info[4][0]) for info in socket.getaddrinfo(socket.gethostname(), port, family=socket.AF_INET)}
+    for address in {"127.0.0.2", *others} - {"127.0.0.1"}:
+        with pytest.raises(OSError):  # refused or unreachable, as the system has it
+            socket.create_connection((address, port), 2).close()
+
+
+@needs_proc
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.spark
+def test_no_secret_in_arguments_output_or_conf_while_a_pipeline_runs(cli: Cli, tmp_path: Path) -> None:
+    for name in ("timezone1", "timezone2"):
+        cli.json("topics", "create", name, "--schema", COLUMNS)
+    running = process(cli, "run", "timezone-etl", "--once")
+    shown = []
+    while running.poll() is None:
+        shown.append(arguments())
+        try:
+            running.wait(0.5)
+        except subprocess.TimeoutExpired:
+            continue
+    output, errors = running.communicate()
+    assert running.returncode == 0, errors.decode()[-2000:]
+    assert any(b"org.apache.spark" in text for text in shown)  # the JVM was seen
+    assert_clean(*shown, output, errors, *files_below(tmp_path))
