@@ -8,7 +8,8 @@ from tests.mutants.mutant import Mutant, Sim, by_tests
 
 _POSITIONS: Final = "brokerless/ingest/positions.py"
 _INGEST: Final = "brokerless/ingest/batches.py"
-_POSTS: Final = "brokerless/ingest/http.py"
+_PLAN: Final = "brokerless/ingest/plan.py"
+_HTTP: Final = "brokerless/ingest/http.py"
 _EVENTS: Final = "lambdas/ingest/events.py"
 _HANDLER: Final = "lambdas/ingest/handler.py"
 _CONTROLLER: Final = "brokerless/aws/controller/controller.py"
@@ -17,20 +18,20 @@ _RECORDS: Final = "brokerless/aws/controller/records.py"
 _TOPICS: Final = "brokerless/aws/topics_resource.py"
 
 _LETTERS: Final = (
-    "        for (topic, ordered), rows in letters.items():\n"
+    "        for (topic, ordered), rows in rejected.items():\n"
     "            try:\n"
-    "                self._write_letters(batch, topic, rows, ordered=ordered, taken=taken)\n"
+    "                self._write_dead_letters(batch, topic, rows, ordered=ordered, result=result)\n"
     "            except BrokerlessError as error:\n"
-    "                taken.errors.append(error)\n"
+    "                result.errors.append(error)\n"
     "                failed.update(rows)\n"
 )
 _ROWS: Final = (
     "        stale: list[int] = []\n"
-    "        for (topic, stream, partition), rows in plan.rows.items():\n"
+    "        for (topic, ordered_topic, partition), rows in plan.rows.items():\n"
     "            try:\n"
-    "                self._write_rows(batch, topic, stream, partition, rows, taken=taken)\n"
+    "                self._write_rows(batch, topic, ordered_topic, partition, rows, result=result)\n"
     "            except BrokerlessError as error:\n"
-    "                taken.errors.append(error)\n"
+    "                result.errors.append(error)\n"
     "                failed.update(rows)\n"
     "                if isinstance(error, TopicChanged | TopicNotFound):\n"
     "                    self._forget(topic)\n"
@@ -80,7 +81,7 @@ _INGESTED: Final = (
     ),
     Mutant(
         "what lies behind a failed message is delivered again, too",
-        _INGEST,
+        _PLAN,
         "        if number in failed or (message.position is not None and message.source in stopped):",
         "        if number in failed:",
         "The source goes on without messages that were never written.",
@@ -88,7 +89,7 @@ _INGESTED: Final = (
     ),
     Mutant(
         "a source keeps to one partition",
-        _INGEST,
+        _PLAN,
         "        return partition_of(source, self._partitions)",
         "        return len(source) % self._partitions",
         "Its positions stand in another table than where they are looked for, and messages are there twice.",
@@ -97,16 +98,16 @@ _INGESTED: Final = (
     Mutant(
         "what the store refuses now is delivered again",
         _INGEST,
-        "                taken.errors.append(error)\n"
+        "                result.errors.append(error)\n"
         "                failed.update(rows)\n                if isinstance",
-        "                taken.errors.append(error)\n                if isinstance",
+        "                result.errors.append(error)\n                if isinstance",
         "While S3 is down for a minute, the queue's messages are deleted.",
         by_tests("unit/ingest/test_batches", "test_what_the_store_refuses_is_delivered_again"),
     ),
     Mutant(
         "before dead letters are written, the schema is looked at again",
         _INGEST,
-        "            if plan.letters and self._unconfirmed(plan):",
+        "            if plan.dead_letters and self._unconfirmed(plan):",
         "            if False:",
         "Good messages of a new schema become dead letters by the old one.",
         by_tests("unit/ingest/test_batches", "test_a_column_that_is_new_makes_no_dead_letters"),
@@ -121,7 +122,7 @@ _INGESTED: Final = (
     ),
     Mutant(
         "a log that is opened late is of the topic that was opened",
-        _INGEST,
+        _PLAN,
         "            self._logs[0].confirm()\n",
         "",
         "A function that is warm over a change of partitions writes where nobody looks for its positions.",
@@ -132,7 +133,7 @@ _INGESTED: Final = (
     ),
     Mutant(
         "before a request is refused for its columns, the log is asked",
-        _POSTS,
+        _HTTP,
         "                producer.confirm()  # the topic may have other columns by now\n",
         "                pass\n",
         "Each message with a column that is new gets a 400 for as long as the function is warm.",
@@ -140,8 +141,8 @@ _INGESTED: Final = (
     ),
     Mutant(
         "producer ids from outside have a name space of their caller",
-        _POSTS,
-        "        namespace = None if producer_id is None else namespace_of(post.caller)\n",
+        _HTTP,
+        "        namespace = None if producer_id is None else namespace_of(request.caller)\n",
         "        namespace = None\n",
         "A client fences a producer of the library by its id, and what that sends next counts as there already.",
         by_tests(
@@ -161,8 +162,8 @@ _INGESTED: Final = (
     Mutant(
         "a Kafka message has its position",
         _EVENTS,
-        "        yield Incoming(body, source, item, offset)",
-        "        yield Incoming(body, source, item)",
+        "        yield SourceMessage(body, source, item, offset)",
+        "        yield SourceMessage(body, source, item)",
         "A Kafka partition that is delivered again is written again.",
         by_tests("integration/test_lambda_ingest", "test_kafka_partitions_come_in_one_event"),
     ),
@@ -201,7 +202,7 @@ _INGESTED: Final = (
     Mutant(
         "a batch of which nothing was taken fails the function",
         _HANDLER,
-        "    if taken.failed and (not batch.partial or len(taken.failed) == len(batch.messages)):",
+        "    if result.failed and (not batch.partial or len(result.failed) == len(batch.messages)):",
         "    if False:",
         "SNS and EventBridge know no partial answer: their messages count as taken, and are lost.",
         by_tests(
@@ -212,7 +213,7 @@ _INGESTED: Final = (
     ),
     Mutant(
         "a request's sequence is its producer's",
-        _POSTS,
+        _HTTP,
         "            return producer.send(table, sequence=sequence), producer.conflicts - before",
         "            return producer.send(table), producer.conflicts - before",
         "A client that repeats a request writes its messages twice.",
@@ -220,9 +221,9 @@ _INGESTED: Final = (
     ),
     Mutant(
         "an unknown outcome is told to the client",
-        _POSTS,
-        "        return _Refused(503, reason, _RETRY_AFTER, unknown=True)",
-        "        return _Refused(503, reason, _RETRY_AFTER, unknown=False)",
+        _HTTP,
+        "            unknown=True,\n",
+        "            unknown=False,\n",
         "The client sends under a new sequence what may have been written, and it is there twice.",
         by_tests("unit/ingest/test_http", "test_an_unknown_outcome_is_said_and_the_repetition_settles_it"),
     ),
@@ -348,8 +349,8 @@ _CONTROLLED: Final = (
     Mutant(
         "the log is asked before a message becomes a dead letter",
         "brokerless/ingest/batches.py",
-        "                    stream.confirm({partition for _, its, partition in plan.rows if its is stream})\n",
-        "                    pass\n",
+        "ordered_topic.confirm({partition for _, its, partition in plan.rows if its is ordered_topic})",
+        "pass",
         "The same, for messages of a stream.",
         Sim(),
     ),
