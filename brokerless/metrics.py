@@ -45,7 +45,7 @@ class Alarm:
         canary: whether it is for pipelines with a canary only: without one, silence proves nothing.
         backlog: a metric of the same dimension. If given, the alarm is a composite: it also takes that this metric's
             minimum is above zero and does not fall from one window to the next, so it will not pass by itself.
-        page: whether it wakes somebody; otherwise it is for the morning.
+        critical: whether somebody must act now; otherwise it is a warning.
 
     Raises:
         ValueError: not exactly one of ``above`` and ``below``.
@@ -59,7 +59,7 @@ class Alarm:
     missing: bool = False
     canary: bool = False
     backlog: Metric | None = None
-    page: bool = True
+    critical: bool = True
 
     def __post_init__(self) -> None:
         if (self.above is None) == (self.below is None):
@@ -111,7 +111,9 @@ COMMIT_CONFLICTS: Final = Metric(
     "errors",
     "producers",
     "Conditional PUTs that another writer's commit made void, so that they were tried again.",
-    Alarm("Writers fight over one partition; their latency and their bill grow.", above=600, minutes=15, page=False),
+    Alarm(
+        "Writers fight over one partition; their latency and their bill grow.", above=600, minutes=15, critical=False
+    ),
 )
 REJECTED_MESSAGES: Final = Metric(
     "RejectedMessages",
@@ -121,7 +123,7 @@ REJECTED_MESSAGES: Final = Metric(
     "errors",
     "producers",
     "Messages that did not fit a topic and went to its dead-letter topic, or were refused over HTTP.",
-    Alarm("Somebody sends what the topic cannot hold.", above=0, page=False),
+    Alarm("Somebody sends what the topic cannot hold.", above=0, critical=False),
 )
 
 PIPELINE_MESSAGES: Final = Metric(
@@ -199,7 +201,9 @@ DEAD_LETTERS: Final = Metric(
     "errors",
     "pipeline",
     "Messages that a pipeline could not process and kept in its dead-letter topic.",
-    Alarm("The pipeline meets messages that it cannot process; they are kept, with the reason.", above=0, page=False),
+    Alarm(
+        "The pipeline meets messages that it cannot process; they are kept, with the reason.", above=0, critical=False
+    ),
 )
 S3_REQUESTS: Final = Metric(
     "S3Requests",
@@ -295,7 +299,9 @@ MAINTENANCE_SKIPPED: Final = Metric(
     "errors",
     "maintenance",
     "Steps of maintenance that could not be done; the log has the reasons.",
-    Alarm("Tables are not kept in order: opening them gets slower, storage grows.", above=0, minutes=60, page=False),
+    Alarm(
+        "Tables are not kept in order: opening them gets slower, storage grows.", above=0, minutes=60, critical=False
+    ),
 )
 BYTES_REMOVED: Final = Metric(
     "BytesRemoved", "Bytes", "Stage", ("Sum",), "cost", "maintenance", "What maintenance removed from the bucket."

@@ -40,7 +40,7 @@ def main() -> int:
 
     from infra.assets import find_assets
     from infra.checks import check
-    from infra.config import STAGES, stage_config
+    from infra.stages import STAGES, stage_config
 
     app = cdk.App()
     wanted = app.node.try_get_context("stage")

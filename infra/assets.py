@@ -35,7 +35,8 @@ from packaging.requirements import Requirement
 
 from brokerless.errors import BrokerlessError, ConfigError
 from brokerless.version import VERSION
-from infra.config import REPOSITORY, STAGES, Runtime
+from infra.config import REPOSITORY, Runtime
+from infra.stages import STAGES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -14,7 +14,7 @@ from brokerless.examples.timezone.generator import STOP_BEFORE_S
 from brokerless.examples.timezone.messages import ZONES
 from brokerless.maintenance.maintainer import GRACE_S, SWEEP_EVERY_S
 from infra.access import allow_appending, allow_maintaining, allow_reading, topic_tables
-from infra.functions import KitFunction
+from infra.functions import BrokerlessFunction
 from infra.storage import maintenance_role
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Maintenance(Construct):
             grace_s=GRACE_S,
             sweep_every_s=SWEEP_EVERY_S,
         )
-        maintenance = KitFunction(
+        maintenance = BrokerlessFunction(
             self,
             "Function",
             platform=platform,
@@ -86,7 +86,7 @@ class Canary(Construct):
             pipeline=pipeline.name,
             timeout_s=_CANARY_WAITS_S,
         )
-        canary = KitFunction(
+        canary = BrokerlessFunction(
             self,
             "Function",
             platform=platform,
@@ -117,7 +117,7 @@ class Generator(Construct):
             rate_per_s=stage.generator.rate_per_s,
             duration_s=stage.generator.duration_s,
         )
-        generator = KitFunction(
+        generator = BrokerlessFunction(
             self,
             "Function",
             platform=platform,

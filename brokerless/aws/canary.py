@@ -58,7 +58,7 @@ _SKEW_S: Final = 60.0  # how far the clock of whoever commits dead letters may b
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class CanaryResult:
     """What became of one message.
 
     Attributes:
@@ -111,7 +111,7 @@ class Canary:
         self._clock = clock
         self._open: tuple[Producer, Consumer] | None = None
 
-    def run(self, timeout_s: float) -> Sighting:
+    def run(self, timeout_s: float) -> CanaryResult:
         """Sends one message and waits for it, at most ``timeout_s`` after sending began.
 
         An error closes producer and reader, so that the next run does not meet what this one held: a topic that was
@@ -133,7 +133,7 @@ class Canary:
         except Exception:
             self.close()
             raise
-        return Sighting(text, latency_s, reason, dict(Counter(self._store.requests) - before))
+        return CanaryResult(text, latency_s, reason, dict(Counter(self._store.requests) - before))
 
     def close(self) -> None:
         """Ends producer and reader; another run opens them again."""

@@ -81,14 +81,15 @@ def _code(text: str) -> str:
 def _alarms() -> Iterator[str]:
     yield "## Alarms"
     yield ""
-    yield "Named `<stage>-<topic or pipeline>-<metric>`. *Page* wakes somebody, *morning* does not."
+    yield "Names are `<stage>-<topic or pipeline>-<metric>`. A *critical* alarm goes to the SNS topic"
+    yield "`brokerless-<stage>-page`, a *warning* to `brokerless-<stage>-morning`."
     yield ""
-    yield "| alarm | rings when | who | what it means |"
+    yield "| alarm | condition | severity | what it means |"
     yield "|---|---|---|---|"
     for metric in METRICS:
         if (alarm := metric.alarm) is not None:
             link = f"[{metric.name}](runbook.md#{metric.name.lower()})"
-            who = "page" if alarm.page else "morning"
+            who = "critical" if alarm.critical else "warning"
             yield f"| {link} | {_condition(metric, alarm)} | {who} | {alarm.why} |"
 
 

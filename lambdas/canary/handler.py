@@ -40,13 +40,13 @@ def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     """
     timeout_s = min(ENVIRONMENT.timeout_s, context.get_remaining_time_in_millis() / 1000 - RESERVE_S)
     try:
-        sighting = CANARY.run(timeout_s)
+        result = CANARY.run(timeout_s)
     except Exception:  # whatever it is, nobody saw the message, and no data would alarm nobody
         metrics.add_metric(CANARY_MISSING.name, CANARY_MISSING.unit, 1)
         raise
-    log = logger.error if sighting.latency_s is None else logger.info
-    log(str(sighting), canary=sighting.text, requests=dict(sighting.requests), usd=sighting.usd)
-    metrics.add_metric(CANARY_MISSING.name, CANARY_MISSING.unit, int(sighting.latency_s is None))
-    if sighting.latency_s is not None:
-        metrics.add_metric(CANARY_LATENCY.name, CANARY_LATENCY.unit, sighting.latency_s)
-    return {"latency_s": sighting.latency_s, "text": sighting.text, "dead_letter": sighting.reason}
+    log = logger.error if result.latency_s is None else logger.info
+    log(str(result), canary=result.text, requests=dict(result.requests), usd=result.usd)
+    metrics.add_metric(CANARY_MISSING.name, CANARY_MISSING.unit, int(result.latency_s is None))
+    if result.latency_s is not None:
+        metrics.add_metric(CANARY_LATENCY.name, CANARY_LATENCY.unit, result.latency_s)
+    return {"latency_s": result.latency_s, "text": result.text, "dead_letter": result.reason}

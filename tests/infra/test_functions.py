@@ -1,4 +1,4 @@
-"""Functions: their code, their environment, their time, and the doors that lead to them."""
+"""Functions: their code, their environment, their time, and the sources that lead to them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from brokerless.aws import environment
-from infra.config import STAGES
+from infra.stages import STAGES
 from tests.infra.conftest import CLUSTER
 from tests.infra.templates import ACCOUNT, REGION, text
 

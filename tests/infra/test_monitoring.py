@@ -18,8 +18,9 @@ from brokerless import metrics
 from brokerless.metrics import END_TO_END_LATENCY, LAG_MESSAGES, METRICS, Metric, billed
 from infra.alarms import RUNBOOK, runbook, watched
 from infra.checks import check
-from infra.config import STAGES, StageConfig, TopicConfig
+from infra.config import StageConfig, TopicConfig
 from infra.monitoring import Monitoring
+from infra.stages import STAGES
 from infra.storage import Storage
 
 REPO = Path(__file__).parents[2]
@@ -222,12 +223,12 @@ def test_only_halves_of_composites_tell_nobody_and_the_others_the_right_topic(
             continue
         metric = next(metric for metric in METRICS if metric.name == alarm["AlarmName"].split("-")[-1])
         assert metric.alarm is not None
-        topic, _ = here.topic("page" if metric.alarm.page else "morning")
+        topic, _ = here.topic("page" if metric.alarm.critical else "morning")
         assert alarm["AlarmActions"] == alarm["OKActions"] == [{"Ref": topic}]
 
 
 def test_what_wakes_somebody() -> None:
-    paging = {metric.name for metric in METRICS if metric.alarm and metric.alarm.page}
+    paging = {metric.name for metric in METRICS if metric.alarm and metric.alarm.critical}
     assert paging == {"PipelineMessages", "EndToEndLatency", "PipelineRunning", "Restarts", "GaveUp", "CanaryMissing"}
 
 

@@ -14,7 +14,7 @@ _EVENTS: Final = "lambdas/ingest/events.py"
 _HANDLER: Final = "lambdas/ingest/handler.py"
 _CONTROLLER: Final = "brokerless/aws/controller/controller.py"
 _DECISIONS: Final = "brokerless/aws/controller/decisions.py"
-_RECORDS: Final = "brokerless/aws/controller/records.py"
+_RECORDS: Final = "brokerless/aws/controller/states.py"
 _TOPICS: Final = "brokerless/aws/topics_resource.py"
 
 _LETTERS: Final = (
@@ -176,7 +176,7 @@ _INGESTED: Final = (
         by_tests("integration/test_lambda_ingest", "test_a_fifo_queue_delivers_again_and_nothing_is_there_twice"),
     ),
     Mutant(
-        "each group of a FIFO queue has places of its own",
+        "each group of a FIFO queue has locations of its own",
         _EVENTS,
         '            source, position = f"{source}/{record.attributes.message_group_id}", int(number)',
         '            source, position = f"{source}/", int(number)',
@@ -184,7 +184,7 @@ _INGESTED: Final = (
         by_tests("integration/test_lambda_ingest", "test_a_fifo_queue_delivers_again_and_nothing_is_there_twice"),
     ),
     Mutant(
-        "the places of a shard are those of the stream, whoever reads it",
+        "the locations of a shard are those of the stream, whoever reads it",
         _EVENTS,
         '        stream = record.event_source_arn.partition("/consumer/")[0]',
         "        stream = record.event_source_arn",
@@ -257,8 +257,8 @@ _CONTROLLED: Final = (
     Mutant(
         "a start is noted before it is asked for",
         _CONTROLLER,
-        "        if record != before and not self._records.save(record, revision=stored.revision):\n",
-        "        if record != before and not self._records.save(record, revision=stored.revision) and False:\n",
+        "        if record != before and not self._states.save(record, revision=stored.revision):\n",
+        "        if record != before and not self._states.save(record, revision=stored.revision) and False:\n",
         "Of two calls at once both start a run, and two pipelines fence each other in turn.",
         by_tests("unit/aws/test_controller", "test_of_two_calls_at_once_one_starts_the_run"),
     ),
@@ -301,7 +301,7 @@ _CONTROLLED: Final = (
     Mutant(
         "of two runs the older one is stopped",
         _DECISIONS,
-        "    if unwanted:\n",
+        "    if undesired:\n",
         "    if False:\n",
         "Two runs of a pipeline compete for good, each paid for.",
         by_tests("unit/aws/test_controller", "test_of_two_runs_the_older_one_is_stopped"),
