@@ -30,9 +30,9 @@ PIPELINES: Final = 1
 _INTRO: Final = """\
 # Metrics
 
-What is measured, by whom, and when somebody should look. This page is made from `brokerless/metrics.py` and the list
-prices: `python -m brokerless.aws.metrics_page`, and a test compares them. Dashboard and alarms are made from the same
-definitions.
+What is measured, by whom, and when somebody should look. This page is made from `brokerless/metrics/catalogue.py` and
+the list prices: `python -m brokerless.aws.metrics_page`, and a test compares them. Dashboard and alarms are made from
+the same definitions.
 
 A stage's metrics are in the CloudWatch namespace `Brokerless/<stage>`. Each has one dimension, `Topic`, `Pipeline` or
 `Stage`, because each combination of values is billed as a metric of its own. Pipelines send once a minute; functions
