@@ -12,7 +12,7 @@ from constructs import Construct
 from brokerless.aws.environment import CanaryEnvironment, GeneratorEnvironment, MaintenanceEnvironment
 from brokerless.examples.timezone.generator import STOP_BEFORE_S
 from brokerless.examples.timezone.messages import ZONES
-from brokerless.maintenance.maintainer import GRACE_S, SWEEP_EVERY_S
+from brokerless.maintenance.maintainer import GARBAGE_EVERY_S, GRACE_S
 from infra.access import allow_appending, allow_maintaining, allow_reading, topic_tables
 from infra.functions import BrokerlessFunction
 from infra.storage import maintenance_role
@@ -49,7 +49,7 @@ class Maintenance(Construct):
             root=storage.root,
             log_retention_s=stage.retention_days * _DAY_S,
             grace_s=GRACE_S,
-            sweep_every_s=SWEEP_EVERY_S,
+            sweep_every_s=GARBAGE_EVERY_S,
         )
         maintenance = BrokerlessFunction(
             self,

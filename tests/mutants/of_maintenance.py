@@ -6,12 +6,16 @@ from typing import Final
 
 from tests.mutants.mutant import Mutant, Sim, by_tests
 
-_FILE: Final = "brokerless/maintenance/maintainer.py"
+_MAINTAINER: Final = "brokerless/maintenance/maintainer.py"
+_STEP: Final = "brokerless/maintenance/step.py"
+_LOG_END: Final = "brokerless/maintenance/log_end.py"
+_LOG_CLEANUP: Final = "brokerless/maintenance/log_cleanup.py"
+_GARBAGE: Final = "brokerless/maintenance/garbage.py"
 
 MUTANTS: Final = (
     Mutant(
         "orphans have a time of grace",
-        _FILE,
+        _GARBAGE,
         "        old = [i for i in found if now_s - i.modified_s >= self._grace_s and not i.path.startswith(inner)]",
         "        old = [i for i in found if not i.path.startswith(inner)]",
         "An object on its way to its commit is removed, and the commit names nothing.",
@@ -19,7 +23,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "the log is asked once more right before a sweep removes",
-        _FILE,
+        _GARBAGE,
         "                live.update(add.path for add in entry.adds)\n",
         "",
         "An object that was committed while the sweep went on is removed.",
@@ -27,7 +31,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "a removal is marked before the log is asked for the last time",
-        _FILE,
+        _GARBAGE,
         '            self._store.put(mark, b"")\n',
         "",
         "A writer that slept for hours puts its object back, and then it is removed.",
@@ -35,7 +39,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "the mark of a removal without an answer stays",
-        _FILE,
+        _GARBAGE,
         "            if doomed:\n                self._store.delete([info.path for info in doomed])\n",
         "            try:\n                if doomed:\n"
         "                    self._store.delete([info.path for info in doomed])\n"
@@ -45,7 +49,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "a removed file stays while an entry that adds it can be read",
-        _FILE,
+        _GARBAGE,
         "            return unreachable and removed_ms < min(",
         "            return True or removed_ms < min(",
         "A reader that is behind a compaction meets an entry whose object is gone.",
@@ -55,7 +59,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "a file older than tombstones stays while an entry may name it",
-        _FILE,
+        _GARBAGE,
         "        return unreachable and age_s >= rules.foreign_grace_s\n",
         "        return True\n",
         "The same, where the checkpoint has dropped the tombstone.",
@@ -66,7 +70,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "entries stay for the log retention",
-        _FILE,
+        _LOG_CLEANUP,
         "            if version >= hint or now_s - info.modified_s < retention_s:\n"
         "                break\n"
         "            old.append((version, info))\n"
@@ -84,7 +88,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "entries that the hint leads to stay",
-        _FILE,
+        _LOG_CLEANUP,
         "            if version >= hint or now_s - info.modified_s < retention_s:",
         "            if now_s - info.modified_s < retention_s:",
         "After a maintainer was killed between a checkpoint and its hint, an old version passes for the head.",
@@ -95,7 +99,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "a checkpoint settles before entries below it go",
-        _FILE,
+        _LOG_CLEANUP,
         '            if ".checkpoint." in info.path and now_s - info.modified_s >= self._settle_s:',
         '            if ".checkpoint." in info.path:',
         "Whoever has just read the older hint does not find the entries that it leads to.",
@@ -105,7 +109,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "entries go only below a settled checkpoint",
-        _FILE,
+        _LOG_CLEANUP,
         "            base = max([settled, *(",
         "            base = max([hint, *(",
         "The same, and where a checkpoint was lost nobody can open the table any more.",
@@ -115,7 +119,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "times that are not safe are refused",
-        _FILE,
+        _MAINTAINER,
         "        if not unsafe_no_minimum and (",
         "        if unsafe_no_minimum and (",
         "A typing error in a setting makes maintenance remove what producers are about to commit.",
@@ -123,7 +127,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "a deleted topic's objects have a time of grace",
-        _FILE,
+        _GARBAGE,
         "            return horizon.now_s - horizon.ended_s >= (",
         "            return True or (",
         "A reader that is in the middle of its last poll does not get its messages.",
@@ -134,7 +138,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "the listing of a log says where it ends",
-        _FILE,
+        _LOG_END,
         "            if gap is None and version != last + 1:\n                gap = last + 1\n",
         "",
         "One entry that is missing, and everything that was committed behind it is removed.",
@@ -144,31 +148,31 @@ MUTANTS: Final = (
     ),
     Mutant(
         "the last look before a removal looks behind holes",
-        _FILE,
-        "        if version < listed:\n            raise _incomplete(log, version + 1)\n",
+        _GARBAGE,
+        "        if version < listed:\n            raise incomplete(log, version + 1)\n",
         "",
         "The same, where the hole comes while a sweep goes on.",
         by_tests("unit/maintenance/test_maintainer", "test_a_hole_that_comes_while_the_sweep_goes_on_is_noticed"),
     ),
     Mutant(
         "the store's time decides",
-        _FILE,
-        "                return _Time(info.modified_s, local_s - info.modified_s)\n",
-        "                return _Time(local_s, 0.0)\n",
+        _MAINTAINER,
+        "                return StoreTime(info.modified_s, local_s - info.modified_s)\n",
+        "                return StoreTime(local_s, 0.0)\n",
         "A maintainer whose clock is a day ahead removes what producers are about to commit.",
         by_tests("unit/maintenance/test_maintainer", "test_the_maintainers_clock_decides_nothing"),
     ),
     Mutant(
         "tables of others are left alone",
-        _FILE,
-        "        if not (sparks or PARTITIONS_KEY in properties or self._topics is not None):\n",
+        _STEP,
+        "        if not (sparks or PARTITIONS_KEY in properties or self._any_table):\n",
         "        if False:\n",
         "Another team's table beside the topics loses its history to our retention.",
         by_tests("unit/maintenance/test_maintainer", "test_tables_of_others_are_left_alone_unless_they_are_named"),
     ),
     Mutant(
         "objects of other engines have their own time",
-        _FILE,
+        _GARBAGE,
         "        if rules.kit and _OF_THE_KIT.fullmatch(path) and age_s <",
         "        if age_s <",
         "The objects of a Spark batch that has run for two hours are gone when it commits.",

@@ -895,9 +895,9 @@ class Maintenance(Role):
             self.left -= 1
             process.wait(rng.randrange(10 * SECOND, 4500 * SECOND))
             reports = (
-                maintainer.run_once(sweep=rng.random() < 0.6)
+                maintainer.run_once(collect_garbage=rng.random() < 0.6)
                 if rng.random() < 0.7
-                else list(maintainer.run_round(sweep_every_s=3600.0))
+                else list(maintainer.run_round(garbage_every_s=3600.0))
             )
             for report in reports:
                 self.world.counts["checkpoints"] += report.checkpoint is not None

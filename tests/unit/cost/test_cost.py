@@ -427,7 +427,7 @@ def test_the_model_has_the_librarys_constants() -> None:
     assert produced["batch_rows"] == workload.BATCH_ROWS
     assert produced["batch_bytes"] == workload.BATCH_BYTES
     assert consumed["idle_poll_max_s"] == workload.IDLE_POLL_S
-    assert maintenance.SWEEP_EVERY_S == workload.SWEEP_EVERY_H * 3600
+    assert maintenance.GARBAGE_EVERY_S == workload.SWEEP_EVERY_H * 3600
 
 
 @pytest.mark.spark
