@@ -5,7 +5,7 @@ BIN := .venv/bin
 PROFILE ?= embedded
 ARGS ?=
 STAGE ?= dev
-LINTED := brokerless glue_jobs lambdas infra benchmarks java tests
+LINTED := brokerless glue_jobs lambdas infra benchmarks java tests tools
 # The CDK's own processes look for node; .venv has the one that is locked.
 CDK := PATH="$(CURDIR)/$(BIN):$$PATH" CDK_DISABLE_CLI_TELEMETRY=1 node_modules/.bin/cdk
 

@@ -49,8 +49,8 @@ from brokerless.spark.progress import SourceOffset, owner_id
 from brokerless.spark.realtime.feed import Feed
 from brokerless.spark.realtime.packer import Packer
 from brokerless.spark.source import Reader
+from brokerless.testing.history.events import Event
 from brokerless.topics import create_topic, delete_topic
-from brokerless.verify.history import Event
 from tests.sim.bucket import Connection, before
 from tests.sim.world import SECOND
 

@@ -1,0 +1,1 @@
+"""Programs for developers of this repository; the library does not need them."""
