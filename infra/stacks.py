@@ -64,7 +64,7 @@ class StreamStack(cdk.Stack):
             stack_name=f"{stage.prefix}-streams",
             description=f"brokerless, stage {stage.name}: topics, functions and jobs",
         )
-        # Names of buckets are known without asking the other stack, so that it has to be told to come first.
+        # Names of buckets are known without asking the other stack, so that it must be declared.
         self.add_stack_dependency(data)
         storage = data.storage
         failures = Failures(self, "Failures", stage=stage, key=storage.key)
@@ -96,7 +96,7 @@ class StreamStack(cdk.Stack):
         stage, storage = self._platform.stage, self._storage
         name = f"Job-{pipeline.name}"
         job: glue_job.GlueJob | emr_job.EmrJob
-        if stage.engine_of(pipeline) == "glue":
+        if stage.service_of(pipeline) == "glue":
             plan = JobPlan(stage, pipeline, storage.root, glue_job.usd_per_hour(pipeline))
             job = glue_job.GlueJob(self, name, platform=self._platform, plan=plan, storage=storage)
         else:
@@ -119,7 +119,7 @@ class MonitoringStack(cdk.Stack):
             description=f"brokerless, stage {stage.name}: dashboard, alarms and budget",
         )
         monitoring = Monitoring(self, "Monitoring", stage=stage, encryption_key=data.storage.key)
-        told = monitoring.alarms.morning
-        QueueAlarms(self, "Queues", stage=stage, told=told)
+        notified = monitoring.alarms.warning
+        QueueAlarms(self, "Queues", stage=stage, notified=notified)
         if stage.monthly_budget_usd is not None:
-            StageBudget(self, "Budget", stage=stage, usd=stage.monthly_budget_usd, told=told)
+            StageBudget(self, "Budget", stage=stage, usd=stage.monthly_budget_usd, notified=notified)

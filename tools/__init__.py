@@ -1,1 +1,1 @@
-"""Tools of this repository; nothing of them is in the wheel."""
+"""Programs for developers of this repository; the library does not need them."""

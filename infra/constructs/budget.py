@@ -21,7 +21,9 @@ class StageBudget(Construct):
     AWS knows costs by tag only for tags that were activated for cost allocation, once for an account: ``stage``.
     """
 
-    def __init__(self, scope: Construct, construct_id: str, *, stage: StageConfig, usd: float, told: sns.Topic) -> None:
+    def __init__(
+        self, scope: Construct, construct_id: str, *, stage: StageConfig, usd: float, notified: sns.Topic
+    ) -> None:
         """Makes the budget.
 
         Args:
@@ -29,15 +31,15 @@ class StageBudget(Construct):
             construct_id: the construct's name.
             stage: whose costs.
             usd: a month.
-            told: the topic that the budget publishes to.
+            notified: the topic that the budget publishes to.
         """
         super().__init__(scope, construct_id)
-        told.add_to_resource_policy(
+        notified.add_to_resource_policy(
             iam.PolicyStatement(
                 sid="Budget",
                 principals=[iam.ServicePrincipal("budgets.amazonaws.com")],
                 actions=["sns:Publish"],
-                resources=[told.topic_arn],
+                resources=[notified.topic_arn],
                 conditions={"StringEquals": {"aws:SourceAccount": cdk.Aws.ACCOUNT_ID}},
             )
         )
@@ -59,7 +61,9 @@ class StageBudget(Construct):
                         threshold=threshold,
                         threshold_type="PERCENTAGE",
                     ),
-                    subscribers=[budgets.CfnBudget.SubscriberProperty(subscription_type="SNS", address=told.topic_arn)],
+                    subscribers=[
+                        budgets.CfnBudget.SubscriberProperty(subscription_type="SNS", address=notified.topic_arn)
+                    ],
                 )
                 for kind, threshold in (("ACTUAL", 80), ("FORECASTED", 100))
             ],

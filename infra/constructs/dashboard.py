@@ -177,7 +177,7 @@ class Dashboard(Construct):
         widgets: list[cloudwatch.IWidget] = [
             self._searched("Functions: errors and throttles", functions, unit="Count"),
         ]
-        jobs = [pipeline for pipeline in stage.pipelines if stage.engine_of(pipeline) == "glue"]
+        jobs = [pipeline for pipeline in stage.pipelines if stage.service_of(pipeline) == "glue"]
         if jobs:
             drivers = [
                 cloudwatch.Metric(

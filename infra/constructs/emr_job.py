@@ -12,9 +12,9 @@ from aws_cdk import aws_emrserverless as emr
 from aws_cdk import aws_iam as iam
 from constructs import Construct
 
-from brokerless.aws.controller.engines import EmrJob as EmrJobRun
-from brokerless.aws.controller.engines import Place
-from brokerless.aws.controller.records import Desired
+from brokerless.aws.controller.desired import DesiredPipeline
+from brokerless.aws.controller.services import EmrJob as EmrJobRun
+from brokerless.aws.controller.services import JobLocation
 from brokerless.cost.bill import emr_serverless as emr_price
 from brokerless.spark.session import JIT_OPTIONS
 from infra.assets import Asset
@@ -95,9 +95,9 @@ class EmrJob(Construct):
             log_key_arn=platform.key.key_arn if platform.key else "",
         )
         self.managed = ManagedJob(
-            desired=Desired(
+            desired=DesiredPipeline(
                 pipeline=pipeline.name,
-                place=Place("emr-serverless", application.attr_application_id),
+                location=JobLocation("emr-serverless", application.attr_application_id),
                 code_hash=f"{script.digest[:16]}{packages.digest[:16]}",
                 config_hash=config_hash(plan, RELEASE, stage.emr_python),
                 job=run,

@@ -67,7 +67,7 @@ class Platform:
     network: Network | None = None
 
 
-class KitFunction(Construct):
+class BrokerlessFunction(Construct):
     """A function of ``lambdas/``, with a role and a log group of its own.
 
     Attributes:
@@ -99,7 +99,7 @@ class KitFunction(Construct):
             construct_id: the construct's name.
             platform: what functions share.
             name: the folder in ``lambdas/``.
-            environment: what the function is told.
+            environment: its environment variables.
             memory_mb: memory; processor time is in proportion to it.
             timeout: of one invocation.
             concurrency: how many run at once at most.

@@ -9,8 +9,8 @@ from aws_cdk import aws_glue as glue
 from aws_cdk import aws_iam as iam
 from constructs import Construct
 
-from brokerless.aws.controller.engines import Place
-from brokerless.aws.controller.records import Desired
+from brokerless.aws.controller.desired import DesiredPipeline
+from brokerless.aws.controller.services import JobLocation
 from brokerless.cost.bill import glue as glue_price
 from infra.assets import Asset
 from infra.checks import acknowledge, acknowledge_resources
@@ -105,9 +105,9 @@ class GlueJob(Construct):
         )
         job.node.add_dependency(self.role)
         self.managed = ManagedJob(
-            desired=Desired(
+            desired=DesiredPipeline(
                 pipeline=pipeline.name,
-                place=Place("glue", plan.name),
+                location=JobLocation("glue", plan.name),
                 code_hash=f"{script.digest[:16]}{wheels.digest[:16]}",
                 config_hash=config_hash(plan, GLUE_VERSION),
                 max_failures_per_hour=stage.max_failures_per_hour,

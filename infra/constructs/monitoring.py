@@ -37,4 +37,4 @@ class Monitoring(Construct):
     ) -> None:
         super().__init__(scope, construct_id)
         self.alarms = Alarms(self, "Alarms", stage=stage, encryption_key=encryption_key)
-        Dashboard(self, "Dashboard", stage=stage, alarms=self.alarms.told)
+        Dashboard(self, "Dashboard", stage=stage, alarms=self.alarms.notified)

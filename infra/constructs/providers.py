@@ -40,7 +40,7 @@ def make_provider(
         construct_id: the provider's name.
         platform: what functions share.
         function: answers CloudFormation's events, and polls.
-        polls: whether CloudFormation is told that it is done only when the function says so.
+        polls: whether the resource is complete only when the function returns that it is.
     """
     name = f"{platform.stage.log_prefix}/providers/{scope.node.id.lower()}"
     provider = custom_resources.Provider(

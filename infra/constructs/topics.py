@@ -9,7 +9,7 @@ from constructs import Construct
 
 from brokerless.aws.environment import TopicsEnvironment
 from infra.constructs.access import allow_appending
-from infra.constructs.functions import KitFunction
+from infra.constructs.functions import BrokerlessFunction
 from infra.constructs.providers import make_provider
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Topics(Construct):
     def __init__(self, scope: Construct, construct_id: str, *, platform: Platform, storage: Storage) -> None:
         super().__init__(scope, construct_id)
         stage = platform.stage
-        creator = KitFunction(
+        creator = BrokerlessFunction(
             self,
             "Creator",
             platform=platform,

@@ -262,11 +262,11 @@ def test_clean_up_does_not_remove_the_only_witnesses_of_a_missing_entry(clock: F
     write_checkpoint(DeltaLog(store, "t", clock=clock))
     clock.advance(8 * 86400)
     lost = store.objects.pop("t/_delta_log/00000000000000000003.json")
-    (report,) = Maintainer(["t"], store=store, clock=clock).run_once(sweep=False)
+    (report,) = Maintainer(["t"], store=store, clock=clock).run_once(collect_garbage=False)
     assert "Entry 3 of the log" in report.skipped[0]
     assert report.entries_removed == 0
     store.objects["t/_delta_log/00000000000000000003.json"] = lost
-    assert Maintainer(["t"], store=store, clock=clock).run_once(sweep=False)[0].entries_removed == 6
+    assert Maintainer(["t"], store=store, clock=clock).run_once(collect_garbage=False)[0].entries_removed == 6
 
 
 def test_a_poll_does_not_say_that_nothing_came_when_the_store_failed_behind_a_claim(

@@ -33,7 +33,7 @@ from brokerless.offsets import Offset
 from brokerless.producer.producer import Producer
 from brokerless.settings import Settings
 from brokerless.store import ObstoreStore, Outcome, open_store
-from brokerless.verify import History, RecordingConsumer, RecordingProducer
+from brokerless.testing.history import History, RecordingConsumer, RecordingProducer
 from tests.grid.cells import OUTPUTS, TOPIC
 
 if TYPE_CHECKING:

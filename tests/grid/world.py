@@ -23,8 +23,8 @@ from brokerless.schema import Schema
 from brokerless.settings import Settings
 from brokerless.store import create_bucket, open_store
 from brokerless.testing import FaultProxy
+from brokerless.testing.history import History, RecordingProducer
 from brokerless.topics import create_dead_letters, create_topic
-from brokerless.verify import History, RecordingProducer
 from tests.grid.cells import OUTPUTS, PIPELINES, TOPIC
 from tests.grid.roles import BAD_EVERY, BREAK, TURN_S, rows_of
 

@@ -93,7 +93,7 @@ def test_synth_gives_the_same_templates_each_time(dev: Synthesised, synth: Calla
 
 def test_a_topic_and_a_pipeline_are_one_entry_each(dev: Synthesised, synth: Callable[..., Synthesised]) -> None:
     stage = STAGES["dev"]
-    topic = TopicConfig("orders", "id long, message string", doors=("url",))
+    topic = TopicConfig("orders", "id long, message string", sources=("url",))
     pipeline = PipelineConfig(
         "totals",
         "timezone_etl.py",
@@ -210,7 +210,7 @@ def run_app(tmp_path: Path, **context: str) -> subprocess.CompletedProcess[str]:
 def test_an_unknown_stage_is_named(tmp_path: Path) -> None:
     done = run_app(tmp_path, stage="production")
     assert done.returncode == 1
-    assert "ConfigError: Unknown stage 'production'; infra/stages.py has: dev, staging, prod." in done.stderr
+    assert "ConfigError: Unknown stage 'production'. infra/stages.py has: dev, staging, prod." in done.stderr
 
 
 def test_the_commands_pins_are_exact() -> None:

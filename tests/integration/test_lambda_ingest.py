@@ -19,9 +19,9 @@ from brokerless.aws.environment import GeneratorEnvironment, IngestEnvironment
 from brokerless.columns.records import decode
 from brokerless.errors import BrokerlessError, ConfigError, MessageError, TopicNotFound
 from brokerless.examples.timezone.messages import NEW_YORK, PARIS, input_schema
-from brokerless.ingest.batches import Incoming, Ingest, Routes
+from brokerless.ingest.batches import BatchIngest, Routes, SourceMessage
 from brokerless.metrics import Meter
-from brokerless.producer.pool import Producers
+from brokerless.producer.pool import ProducerPool
 
 if TYPE_CHECKING:
     from brokerless import Settings
@@ -282,7 +282,7 @@ def test_shards_do_not_mix_and_fan_out_does_not_matter(function: Any, settings: 
 def test_the_first_that_failed_is_named_for_each_partition(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     create_topic(open_store(settings), "t", SCHEMA)
     function = start("ingest", environment(settings, default_topic="missing"), settings, monkeypatch)
-    batch = Incoming(text(1).encode(), "kafka/c/k/0", {"partition": "k-0", "offset": 1}, 1, "t")
+    batch = SourceMessage(text(1).encode(), "kafka/c/k/0", {"partition": "k-0", "offset": 1}, 1, "t")
     monkeypatch.setattr(function, "batch_of", lambda event: function_batch(event, batch))
     answer = call(function, kafka({0: {2: text(2), 3: text(3)}, 1: {7: text(7), 8: text(8)}}))
     assert answer == {
@@ -293,7 +293,7 @@ def test_the_first_that_failed_is_named_for_each_partition(settings: Settings, m
     }
 
 
-def function_batch(event: dict[str, Any], first: Incoming) -> Any:
+def function_batch(event: dict[str, Any], first: SourceMessage) -> Any:
     """The event's batch with one more message in front, so that not everything fails."""
     from lambdas.ingest.events import Batch, batch_of
 
@@ -388,13 +388,13 @@ ROLE = "arn:aws:sts::123456789012:assumed-role/sensors"
     ],
 )
 def test_a_caller_is_who_aws_says(authorizer: Any, caller: str) -> None:
-    from lambdas.ingest.events import post_of
+    from lambdas.ingest.events import http_request_of
 
     event = request(text(1), caller="arn:aws:iam::123456789012:user/claimed")
     event["requestContext"]["authorizer"] = authorizer
-    post = post_of(event)
-    assert post is not None
-    assert post.caller == caller
+    received = http_request_of(event)
+    assert received is not None
+    assert received.caller == caller
 
 
 def test_callers_have_producer_ids_of_their_own(function: Any, settings: Settings) -> None:
@@ -453,15 +453,17 @@ def test_functions_side_by_side_lose_and_double_nothing(settings: Settings) -> N
     create_topic(store, "t", SCHEMA)
 
     def work(shard: int) -> int:
-        producers = Producers(store, timeout_s=20)
-        copy = Ingest(store, routes=Routes(("t",), "t"), producers=producers, meter=Meter(), timeout_s=20)
+        producers = ProducerPool(store, timeout_s=20)
+        copy = BatchIngest(store, routes=Routes(("t",), "t"), producers=producers, meter=Meter(), timeout_s=20)
         failed = 0
         for first in range(0, 40, 4):
             batch = [
-                Incoming(b"bad" if n % 10 == 9 else text(100 * shard + n).encode(), f"kinesis/s/{shard}", str(n), n)
+                SourceMessage(
+                    b"bad" if n % 10 == 9 else text(100 * shard + n).encode(), f"kinesis/s/{shard}", str(n), n
+                )
                 for n in range(max(0, first - 4), first + 4)
             ]
-            failed += len(copy.take(batch).failed)
+            failed += len(copy.ingest(batch).failed)
         return failed
 
     with ThreadPoolExecutor(4) as pool:

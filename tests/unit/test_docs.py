@@ -20,6 +20,7 @@ from brokerless import Consumer, Producer, Schema, create_topic, errors, open_st
 from brokerless.cli import application
 from brokerless.settings import Settings
 from brokerless.topics import create_dead_letters
+from tools.pages import api
 
 REPO = Path(__file__).parents[2]
 PAGES = sorted([*REPO.glob("*.md"), *(REPO / "docs").rglob("*.md")])
@@ -151,13 +152,24 @@ def test_make_targets_exist(page: Path) -> None:
 
 @each_page
 def test_files_named_in_the_text_exist(page: Path) -> None:
-    folders = "brokerless|glue_jobs|benchmarks|tests|docs|local|scripts"
+    folders = "brokerless|glue_jobs|lambdas|infra|benchmarks|tests|docs|local|scripts|tools"
     for code in inline_code(page):
         if re.fullmatch(rf"(?:{folders})/[\w./-]*", code):
             assert (REPO / code).exists(), code
 
 
 # Names
+
+
+def test_the_api_reference_is_made_from_the_docstrings() -> None:
+    assert api.main(["--check"]) == 0
+
+
+def test_the_reference_says_each_public_name_and_what_it_takes() -> None:
+    text = api.page()
+    assert "## Producer\n" in text
+    assert "### Consumer.seek()\n\n```\nseek(start: Start, *, topic: str | None = None" in text
+    assert "- `OffsetOutOfRange`: " in text
 
 
 def test_the_settings_table_is_that_of_the_settings() -> None:

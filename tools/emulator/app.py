@@ -1,7 +1,7 @@
 """The CDK app of ``make deploy-local``: the stacks and templates of any stage, for the emulator on this machine.
 
 Only what cannot be otherwise is: the functions' packages fit this machine, because the emulator runs functions in
-this interpreter; the generator sends messages from the start; and topics have all doors that the emulator has.
+this interpreter; the generator sends messages from the start; and topics have all sources that the emulator supports.
 Context ``interval``: seconds between batches of the pipeline.
 """
 
@@ -16,7 +16,7 @@ from brokerless.errors import BrokerlessError
 from brokerless.examples.timezone.messages import NEW_YORK, PARIS
 from infra.app import add_stage
 from infra.assets import build_assets
-from infra.config import Door, GeneratorConfig, Runtime, StageConfig
+from infra.config import GeneratorConfig, Runtime, Source, StageConfig
 from infra.constructs.node import use_packaged_node
 from infra.stages import STAGES
 
@@ -35,8 +35,8 @@ def local_stage(*, interval_s: str = INTERVAL_S) -> StageConfig:
     """The stage ``dev`` as it is deployed to the emulator."""
     dev = STAGES["dev"]
     slower = (("--commit-interval", f"{interval_s}s"),)
-    # Each door once: the example's topics have some of them only.
-    doors: dict[str, tuple[Door, ...]] = {
+    # Each source once: the example's topics have only some of them.
+    sources: dict[str, tuple[Source, ...]] = {
         NEW_YORK: ("url", "sqs", "sns"),
         PARIS: ("sqs-fifo", "kinesis", "eventbridge"),
     }
@@ -44,7 +44,7 @@ def local_stage(*, interval_s: str = INTERVAL_S) -> StageConfig:
         dev,
         name=STAGE,
         runtime=HOST_RUNTIME,
-        topics=tuple(replace(topic, doors=doors[topic.name]) for topic in dev.topics),
+        topics=tuple(replace(topic, sources=sources[topic.name]) for topic in dev.topics),
         generator=GeneratorConfig(rate_per_s=5, duration_s=10, enabled=True),
         pipelines=tuple(replace(pipeline, arguments=slower) for pipeline in dev.pipelines),
     )

@@ -1,1 +1,1 @@
-"""The documents that are generated: each module makes one page."""
+"""Documents that are made from the code."""

@@ -7,7 +7,7 @@ import sys
 from importlib import import_module
 from typing import Final
 
-PAGES: Final = ("cli", "metrics", "cost", "benchmark")
+PAGES: Final = ("cli", "api", "metrics", "cost", "benchmark")
 
 
 def main() -> int:

@@ -24,9 +24,9 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from benchmarks.plots import _NO_DATES, _STYLE
 from benchmarks.session import load_all
-from brokerless.cost import estimate, workload
+from brokerless.cost import estimate, items, workload
 from brokerless.cost.bill import PRICES, SECONDS_PER_MONTH, requests_usd
-from brokerless.cost.estimate import NOBODYS, WAYS, crossings
+from brokerless.cost.estimate import ALTERNATIVES, NOBODYS, crossings
 from brokerless.cost.workload import Workload
 from tools.pages.benchmark import REPOSITORY
 
@@ -96,7 +96,7 @@ def build(runs: Sequence[Result]) -> dict[str, bytes]:
 
 def usd(way: str, work: Workload) -> float:
     """By the month."""
-    return WAYS[way](work, PRICES).bill.usd_per_month
+    return ALTERNATIVES[way](work, PRICES).bill.usd_per_month
 
 
 def page(runs: Sequence[Result]) -> str:
@@ -351,9 +351,9 @@ def _model() -> str:
 - **Storage** is the messages as they are, in the input and in the output, and
   {workload.COMMIT_OVERHEAD_BYTES:,} bytes a commit, for `--retention-days`. Nothing is taken to be compressed.
   Maintenance removes log entries and orphans, not messages: to keep messages for so long is up to you.
-- **Ingest** through a function (`--door`) is one run a commit. SQS and Kinesis as doors cost what they cost.
-- **Maintenance** runs each {estimate.MAINTENANCE_EVERY_S / 60:g} minutes. Each `--sweep-every-h`, a day unless
-  it is told otherwise, it lists all objects in order to find orphans, {estimate.LIST_PAGE:,} a request.
+- **Ingest** through a function (`--door`) is one run a commit. SQS and Kinesis as sources have their own price.
+- **Maintenance** runs each {estimate.MAINTENANCE_EVERY_S / 60:g} minutes. Each `--sweep-every-h`, a day by
+  default, it lists all objects to find orphans, {estimate.LIST_PAGE:,} a request.
 - Messages come for `--hours-per-day`; what runs or polls does so all day. A month has 730 hours, a GB 2**30 bytes.
 - **Kinesis**: a producer's messages of one commit make one record (`--single`: one each); on-demand bills whole KB.
 - **SQS**: sent, received and deleted in batches of what one commit would hold, ten at most; a Lambda function takes the
@@ -443,7 +443,7 @@ def _assumptions() -> str:
             "assumed",
         ],
         ["requests for objects that reach the key", f"{estimate.KMS_SHARE:.0%}", "bucket keys save up to 99 %"],
-        ["empty receives a second of a queue", f"{estimate.SQS_IDLE_RECEIVES_PER_S:g}", "five pollers, 20 s each"],
+        ["empty receives a second of a queue", f"{items.SQS_IDLE_RECEIVES_PER_S:g}", "five pollers, 20 s each"],
     ]
     return f"""\
 ## Assumptions
@@ -524,7 +524,7 @@ def _usd(amount: float) -> str:
 
 
 def _each(way: str, work: Workload) -> str:
-    amount = WAYS[way](work, PRICES).usd_per_million(work)
+    amount = ALTERNATIVES[way](work, PRICES).usd_per_million(work)
     return "-" if amount is None else f"{amount:,.2f}" if amount >= 1 else f"{amount:.2g}"
 
 

@@ -278,7 +278,7 @@ def _network(spark: SparkSession, *, any_cluster: bool) -> tuple[str, str] | Non
 
 def _local_slots(spark: SparkSession) -> int:
     """How many tasks can run at once. More lanes than that would never be read, and nobody would say so."""
-    master = spark.sparkContext.master
+    master = spark.sparkContext.master or ""
     slots = re.match(r"local\[(\d+)", master)
     return int(slots[1]) if slots else spark.sparkContext.defaultParallelism if "[" in master else 1
 

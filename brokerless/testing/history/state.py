@@ -1,4 +1,4 @@
-"""What a checker remembers of a history: calls, partitions as readers saw them, readers, and owners in groups."""
+"""The state of a checker: calls, partitions as readers have read them, readers, and owners in groups."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from brokerless.verify.history import Id, Outcome
+    from brokerless.testing.history.events import Id, Outcome
 
 BITS: Final = 32  # an offset as one number: version << 32 | index; an index is below a million in this kit's commits
 INDEX: Final = 2**BITS - 1
@@ -17,7 +17,7 @@ NEVER: Final = float("inf")
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One call of ``send``: what it tried, and what it learned."""
+    """One call of ``send`` and its outcome."""
 
     process: str
     begun: int
@@ -29,11 +29,11 @@ class Call:
     acks: Sequence[Sequence[int]] = ()
 
     def of(self, one: Id) -> Outcome:
-        """The outcome of one of its messages."""
+        """Return the outcome of one of its messages."""
         return self.partial.get(one, self.outcome) if self.partial else self.outcome
 
     def acknowledged(self) -> Sequence[Id]:
-        """Its messages that are promised to be in the log."""
+        """Return the acknowledged messages."""
         if not self.partial:
             return self.ids if self.outcome == "ok" else ()
         return [one for one in self.ids if self.of(one) == "ok"]
@@ -41,24 +41,24 @@ class Call:
 
 @dataclass(slots=True, eq=False)
 class TopicState:
-    """Who sent which message to a topic, and where it was seen."""
+    """The calls that sent each message to a topic, and where it was read."""
 
     name: str
     sent: dict[Id, tuple[Call, int]] = field(default_factory=dict)  # the first call with it, and the row there
     again: dict[Id, list[Call]] = field(default_factory=dict)  # the others
     calls: list[Call] = field(default_factory=list)
-    seen: dict[Id, int] = field(default_factory=dict)  # its place
+    seen: dict[Id, int] = field(default_factory=dict)  # its position
     doubled: set[Id] = field(default_factory=set)  # seen at two offsets, so their order says nothing
     has_sends: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class PartitionState:
-    """A partition's log, as far as readers showed it."""
+    """A partition's log, as far as readers have read it."""
 
     topic: TopicState
     number: int
-    base: int  # of its places
+    base: int  # of its positions
     log: dict[int, Id] = field(default_factory=dict)
     spans: dict[int, Sequence[Id]] = field(default_factory=dict)  # the messages from an offset on, as first seen
     shown: dict[int, int] = field(default_factory=dict)  # version -> the first event with something of it
@@ -68,13 +68,13 @@ class PartitionState:
         return name_of(self.topic.name, self.number)
 
     def event(self, key: int) -> int:
-        """The event that first showed something of this offset's commit; 0 if none did."""
+        """Return the first event with a message of this offset's commit; 0 if there is none."""
         return self.shown.get(key >> BITS, 0)
 
 
 @dataclass(slots=True, eq=False)
 class Incarnation:
-    """One incarnation: from where a process began to read a partition until it is told to read elsewhere."""
+    """One incarnation of a reader: from where a process began to read a partition until it seeks."""
 
     process: str
     partition: PartitionState
@@ -90,7 +90,7 @@ class Incarnation:
     tenure: Tenure | None = None
 
     def keys(self) -> set[int]:
-        """The offsets that it was given."""
+        """Return the offsets that it received."""
         if self.delivered is None:
             self.delivered = {key for first, rows in self.spans for key in range(first, first + rows)}
         return self.delivered
@@ -98,7 +98,7 @@ class Incarnation:
 
 @dataclass(slots=True, eq=False)
 class Tenure:
-    """A process's time as the owner of a partition. Of one that never gave it up, until it was last heard of."""
+    """The time in which a process owned a partition, until it released it or until its last event."""
 
     process: str
     begun: int
@@ -108,7 +108,7 @@ class Tenure:
 
 @dataclass(slots=True, eq=False)
 class GroupState:
-    """What a group did in one partition."""
+    """The state of a group in one partition."""
 
     name: str
     partition: PartitionState
@@ -122,25 +122,25 @@ class GroupState:
 
 
 def key_of(offset: Sequence[int]) -> int:
-    """An offset, (version, index), as one number."""
+    """Return an offset, (version, index), as one number."""
     return offset[0] << BITS | offset[1]
 
 
 def offset_text(key: int) -> str:
-    """As people write it: ``42:7``."""
+    """Return an offset as text: ``42:7``."""
     return f"{key >> BITS}:{key & INDEX}"
 
 
 def name_of(topic: str, number: int) -> str:
-    """A partition for people: ``clicks/0``."""
+    """Return a partition as text: ``clicks/0``."""
     return f"{topic}/{number}"
 
 
 def at(partition: PartitionState, key: int) -> str:
-    """An offset with its partition, for people."""
+    """Return an offset with its partition as text."""
     return f"{partition} {offset_text(key)}"
 
 
 def range_text(partition: PartitionState, first: int, end: int) -> str:
-    """Offsets from the first to before the end, for people."""
+    """Return the offsets from the first to before the end as text."""
     return at(partition, first) if end == first + 1 else f"{at(partition, first)} to {offset_text(end - 1)}"

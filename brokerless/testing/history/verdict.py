@@ -1,4 +1,4 @@
-"""What a checker says: findings by kind, and the verdict on all of them."""
+"""The result of a checker: findings by kind, and the verdict."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Kind = Literal[
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 SHOWN: Final = 100
-"""How many findings of a kind a verdict describes; it counts all of them."""
+"""The number of findings of a kind that a verdict describes; it counts all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that must not be.
+    """One fault.
 
     Attributes:
         events: numbers of the events that show it, from 1: the line in the file, if the history is one file.
@@ -43,12 +43,12 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was found.
+    """The findings of a checker.
 
     Attributes:
         findings: at most ``SHOWN`` of each kind, in the order of ``KINDS``.
-        found: how many there are, by kind; kinds without any are left out.
-        counts: what was looked at.
+        found: the number of findings by kind; kinds without findings are omitted.
+        counts: the number of things that were checked.
     """
 
     findings: tuple[Finding, ...]
@@ -57,11 +57,11 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was found."""
+        """Whether there are no findings."""
         return not self.found
 
     def to_json(self) -> dict[str, Any]:
-        """All of it, as ``json.dumps`` takes it."""
+        """Return the verdict for ``json.dumps``."""
         return {
             "ok": self.ok,
             "found": dict(self.found),
@@ -70,7 +70,7 @@ class Verdict:
         }
 
     def text(self, *, shown: int = 10) -> str:
-        """For people: a line of counts, then at most ``shown`` findings of each kind."""
+        """Return the verdict as text: a line of counts, then at most ``shown`` findings of each kind."""
         looked = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in self.counts.items() if count)
         lines = [f"{'OK' if self.ok else 'FAILED'}: {looked or 'nothing to judge'}."]
         for kind, count in self.found.items():
@@ -85,19 +85,19 @@ class Verdict:
 
 
 class Findings:
-    """Collects findings; describes some of each kind, counts all."""
+    """Collects findings: describes some of each kind, and counts all."""
 
     def __init__(self) -> None:
         self._shown: dict[Kind, list[Finding]] = {kind: [] for kind in KINDS}
         self._found: Counter[Kind] = Counter()
 
     def add(self, kind: Kind, text: str, *events: int) -> None:
-        """One more of this kind; event number 0 means that nobody knows which event shows it."""
+        """Add a finding; event number 0 means that the event is unknown."""
         self._found[kind] += 1
         if len(self._shown[kind]) < SHOWN:
             self._shown[kind].append(Finding(kind, text, tuple(sorted({number for number in events if number}))))
 
     def verdict(self, counts: Mapping[str, int]) -> Verdict:
-        """What was found; the counts say what was looked at."""
+        """Return the verdict; the counts say what was checked."""
         findings = tuple(finding for kind in KINDS for finding in self._shown[kind])
         return Verdict(findings, {kind: self._found[kind] for kind in KINDS if self._found[kind]}, counts)

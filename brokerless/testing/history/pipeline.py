@@ -1,17 +1,17 @@
-"""Judges a pipeline: rows in = rows out + dead letters, each exactly once and in order. Pure; no I/O."""
+"""Judge a pipeline: rows in = rows out + dead letters, each exactly once and in order. Pure; no I/O."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from brokerless.verify.state import name_of
-from brokerless.verify.verdict import Findings
+from brokerless.testing.history.state import name_of
+from brokerless.testing.history.verdict import Findings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from brokerless.verify.history import Id
-    from brokerless.verify.verdict import Verdict
+    from brokerless.testing.history.events import Id
+    from brokerless.testing.history.verdict import Verdict
 
 
 def check_pipeline(
@@ -19,14 +19,14 @@ def check_pipeline(
     output: Mapping[int, Sequence[Id]],
     dead_letters: Mapping[int, Sequence[Id]],
 ) -> Verdict:
-    """Whether a pipeline that makes one row of each did so: rows in = rows out + dead letters, each exactly once.
+    """Return the verdict on a pipeline that makes one row of each row: rows in = rows out + dead letters.
 
-    Rows keep their ids through the pipeline. Within each partition of the output (and of the dead letters), rows of
-    one input partition stand in their order.
+    Rows retain their ids in the pipeline. In each partition of the output (and of the dead letters), rows of one input
+    partition are in their order.
 
     Args:
-        inputs: what is in the inputs, by topic and partition, in log order.
-        output: what is in the output, by partition, in log order (see ``log_order``).
+        inputs: the rows of the inputs, by topic and partition, in log order.
+        output: the rows of the output, by partition, in log order (see ``log_order``).
         dead_letters: likewise.
     """
     found = Findings()

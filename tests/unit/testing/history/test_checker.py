@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from brokerless.verify import check, check_pipeline, log_order
-from brokerless.verify.history import Event
-from brokerless.verify.verdict import KINDS, SHOWN
+from brokerless.testing.history import check, check_pipeline, log_order
+from brokerless.testing.history.events import Event
+from brokerless.testing.history.verdict import KINDS, SHOWN
 
 CLEAN = 1000
 FAULTY_OF_A_KIND = 100

@@ -20,8 +20,8 @@ from brokerless.log.log import DEADLINE_S
 from brokerless.offsets import Ack, Offset
 from brokerless.producer.producer import Producer
 from brokerless.schema import Schema
+from brokerless.testing.history import Event, History, RecordingConsumer, RecordingProducer, check, read_history
 from brokerless.topics import create_topic
-from brokerless.verify import Event, History, RecordingConsumer, RecordingProducer, check, read_history
 from tests.support.fakes import START_US, FakeClock, FakeStore, Put
 
 REPO = Path(__file__).parents[3]
@@ -124,7 +124,7 @@ def test_a_line_that_is_no_event_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "h.jsonl"
     good = '{"at_us":1,"process":"p","op":"poll","type":"ok"}\n'
     path.write_text(good + line + "\n" + good)
-    with pytest.raises(ConfigError, match="line 2 is no event"):
+    with pytest.raises(ConfigError, match="line 2 is not an event"):
         read_history(path)
 
 
@@ -172,7 +172,7 @@ def test_threads_do_not_mix_their_lines(tmp_path: Path) -> None:
 
 WRITER = """
 import itertools, sys
-from brokerless.verify import History
+from brokerless.testing.history import History
 history = History(sys.argv[1])
 for call in itertools.count():
     history.record("p", "send", "invoke", call=call, topic="t", ids=["x" * 2000])
@@ -273,7 +273,7 @@ def test_what_is_refused_before_it_is_sent_is_not_recorded(store: FakeStore, his
     with recording(store, history) as producer:
         with pytest.raises(Exception, match="no column"):
             producer.send([{"nonsense": 1}])
-        with pytest.raises(ConfigError, match="Row 1 has no value in the column 'id'"):
+        with pytest.raises(ConfigError, match="Row 1 must have a value in the column 'id'"):
             producer.send([{"id": "a"}, {"n": 1}])
     assert told(history) == []
 
@@ -337,7 +337,7 @@ def test_a_resent_row_that_is_known_by_its_hash_is_not_called_acknowledged(store
 
 
 def test_an_id_column_must_be_there(store: FakeStore, history: History) -> None:
-    with pytest.raises(ConfigError, match="no column 'key'; it has: id, n"):
+    with pytest.raises(ConfigError, match=r"no column 'key'\. It has: id, n"):
         recording(store, history, id_column="key")
 
 
