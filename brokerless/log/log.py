@@ -43,6 +43,7 @@ from weakref import WeakValueDictionary
 
 from brokerless.clock import SYSTEM, Clock
 from brokerless.errors import (
+    BrokerlessError,
     CommitUnknown,
     LogDamaged,
     LogIncomplete,
@@ -101,6 +102,12 @@ _LEAST_S: Final = 0.25  # a request in doubt gets one look even when the time is
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 _WINDOW: Final = 16  # entries read at once when catching up; more would only queue in the connection pool
+_FIRST_WINDOWS: Final = (1, 1, 2, 4, *[8] * 7)
+"""Before that, for the first 64 entries. Two single reads: whoever keeps up meets the head at once. And what is asked
+for behind the head is asked for in vain, so a short log is not read in large steps."""
+
+KEPT_ACTIONS: Final = 2_000
+"""What an opening hands on to the reader of a log (``DeltaLog.open``), in files, txns and entries: about 2 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,8 +236,7 @@ class DeltaLog:
             except LogDamaged as error:
                 return error
 
-        # Two single reads first: whoever keeps up meets the head at once, and absent entries cost requests too.
-        for window in chain((1, 1, 2, 4, 8), repeat(_WINDOW)):
+        for window in chain(_FIRST_WINDOWS, repeat(_WINDOW)):
             versions = range(version, version + window)
             for entry in map(read, versions) if window == 1 else side_by_side(read, versions):
                 if entry is None:
@@ -245,10 +251,18 @@ class DeltaLog:
 
     @property
     def state(self) -> TableState:
-        """What is known of the table; loaded from the last checkpoint and the entries after it on first use.
+        """What is known of the table; read from the log on first use, see ``open``."""
+        return self.open()
+
+    def open(self, *, entries: list[Entry] | None = None) -> TableState:
+        """Read the last checkpoint and the entries after it, unless this handle has read them before.
 
         Entries that are missing or damaged are passed over and noted (``TableState.damage``): they hold back what is
         behind them, not a reader that begins later. Writers refuse such a log.
+
+        Args:
+            entries: takes up the first entries that were read, up to ``KEPT_ACTIONS``: a reader that begins there need
+                not ask for them again.
 
         Raises:
             TopicNotFound: there is no table.
@@ -258,7 +272,7 @@ class DeltaLog:
         with self._lock:
             if self._state is None:
                 looked = self._now()
-                state = self.load(strict=False)
+                state = self.load(strict=False, entries=entries)
                 check_supported(state.protocol, state.metadata, table=self.uri)
                 if state.metadata.deleted:
                     raise TopicDeleted(f"{self.uri} was deleted. Create it again with 'brokerless topics create'.")
@@ -302,7 +316,48 @@ class DeltaLog:
         with self._lock:
             self._check_last()
 
-    def load(self, *, with_files: bool = False, strict: bool = True) -> TableState:
+    def check_recent(self) -> None:
+        """As ``check_same``, unless that was seen a moment ago (``RECHECK_S``)."""
+        with self._lock:
+            if self._is_older(self._looked, RECHECK_S):
+                self._check_last()
+
+    def copy(self) -> DeltaLog:
+        """Return a handle of its own on the same table, which begins with what this one knows. No request.
+
+        What readers and writers note about the log's end they must note for themselves, so each needs a handle.
+        """
+        with self._lock:
+            log = DeltaLog(self.store, self.table, clock=self._clock)
+            log._take_over(self)
+            return log
+
+    def catch_up(self, other: DeltaLog) -> None:
+        """Take over what another handle has just read of the same table, in place of reading it again.
+
+        One GET shows that the last entry which this handle knew is still the same one. Without effect while a commit
+        is under way, which catches up by itself.
+
+        Raises:
+            TopicChanged, TopicDeleted, LogIncomplete, LogDamaged: as ``check_same``.
+        """
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            if other.state.version > self.state.version and other.state.damage is None:
+                self._check_last()
+            if other.state.version > self.state.version and other.state.damage is None:
+                self._take_over(other)
+        finally:
+            self._lock.release()
+
+    def _take_over(self, other: DeltaLog) -> None:
+        state = other._state
+        self._state = None if state is None else replace(state, txns=dict(state.txns))
+        self._confirmed, self._looked, self._listed = other._confirmed, other._looked, other._listed
+        self._anchor, self._is_outdated = other._anchor, other._is_outdated
+
+    def load(self, *, with_files: bool = False, strict: bool = True, entries: list[Entry] | None = None) -> TableState:
         """Replays checkpoint and log anew, without any check of what it finds.
 
         Correct across checkpoints and log clean-up: txns and metadata that only a checkpoint still holds are found.
@@ -310,6 +365,7 @@ class DeltaLog:
         Args:
             with_files: also which files are live.
             strict: fail if an entry is missing or cannot be read, instead of noting it in ``TableState.damage``.
+            entries: as for ``open``.
 
         Raises:
             TopicNotFound: there is no table.
@@ -317,7 +373,7 @@ class DeltaLog:
         """
         for attempt in range(10):
             damages: list[StoreError] | None = None if strict else []
-            state = self._load(with_files, damages)
+            state = self._load(with_files, damages, entries)
             if state is not None:
                 state.damage = damages[0] if damages else None
                 return state
@@ -334,11 +390,13 @@ class DeltaLog:
             "behind it are not there. The log is damaged; restore it before anything writes to the table."
         )
 
-    def _load(self, with_files: bool, damages: list[StoreError] | None) -> TableState | None:
+    def _load(
+        self, with_files: bool, damages: list[StoreError] | None, entries: list[Entry] | None
+    ) -> TableState | None:
         """One try of ``load``; None if clean-up got in its way."""
         hint = self.checkpoint_version()
         state = None if hint is None else read_checkpoint(self.store, self.table, hint, with_files=with_files)
-        state, is_whole = self._replay(state, with_files, damages)
+        state, is_whole = self._replay(state, with_files, damages, entries)
         if state is not None:
             return state if is_whole else None
         # No checkpoint by the hint and no entry 0: cleaned up behind a lost hint, or no table at all.
@@ -346,7 +404,7 @@ class DeltaLog:
         for version in reversed(found.checkpoints):
             state = read_checkpoint(self.store, self.table, version, with_files=with_files)
             if state is not None:
-                state, is_whole = self._replay(state, with_files, damages)
+                state, is_whole = self._replay(state, with_files, damages, entries)
                 return state if is_whole else None
         if found.entries and not damages and self.store.exists(self.entry_path(0)):
             return None  # somebody has created the table since we asked for entry 0
@@ -356,14 +414,24 @@ class DeltaLog:
         raise TopicNotFound(f"There is no topic at {self.uri}. Create it with 'brokerless topics create'.")
 
     def _replay(
-        self, state: TableState | None, with_files: bool, damages: list[StoreError] | None
+        self,
+        state: TableState | None,
+        with_files: bool,
+        damages: list[StoreError] | None,
+        entries: list[Entry] | None,
     ) -> tuple[TableState | None, bool]:
         """The state after all entries, and whether the end was seen (or what is missing was noted)."""
         version = 0 if state is None else state.version + 1
+        actions = 0
+        if entries is not None:
+            entries.clear()
         while True:
             for entry in self.read_from(version, damages=damages):
                 state = replayed(state, entry, uri=self.uri, with_files=with_files)
                 version = entry.version + 1
+                actions += 1 + len(entry.adds) + len(entry.removes) + len(entry.txns)
+                if entries is not None and actions <= KEPT_ACTIONS:
+                    entries.append(entry)
                 if entry.table_id not in (None, state.metadata.id) and not self._begins(state.metadata):
                     return state, False  # the folder was removed and made again while it was read
             if state is None:
@@ -1059,7 +1127,13 @@ def shared(log: DeltaLog) -> DeltaLog:
         known = _shared.get(key)
         if known is None or known.outdated:
             _shared[key] = known = log
-        return known
+    if known is not log:
+        try:
+            known.catch_up(log)
+        except BrokerlessError:  # what it knew is not in the log any more, and its own producers must hear of that
+            with _shared_lock:
+                _shared[key] = known = log
+    return known
 
 
 _shared: Final[WeakValueDictionary[tuple[int, int, int, str, str, str], DeltaLog]] = WeakValueDictionary()

@@ -89,6 +89,7 @@ def produce(args: argparse.Namespace, stop: threading.Event) -> None:
         if by_notes:
             return producer, int(args.state.read_text()) if args.state.exists() else 0
         # A batch may have reached one partition only. Sent again as it was, the other one knows its sequence.
+        producer.claim()
         last = [producer.last_sequence(number) for number in range(producer.partitions)]
         return producer, min(-1 if one is None else one for one in last) + 1
 

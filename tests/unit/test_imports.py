@@ -35,6 +35,7 @@ ROOMS = [
     ("topics", "maintenance"),
     ("producer", "consumer"),
     ("ingest", "export", "verify", "aws"),
+    ("client",),
     ("spark",),
     ("local",),
     ("testing", "examples"),
