@@ -43,7 +43,6 @@ from weakref import WeakValueDictionary
 
 from brokerless.clock import SYSTEM, Clock
 from brokerless.errors import (
-    BrokerlessError,
     CommitUnknown,
     LogDamaged,
     LogIncomplete,
@@ -332,22 +331,25 @@ class DeltaLog:
             log._take_over(self)
             return log
 
-    def catch_up(self, other: DeltaLog) -> None:
+    def catch_up(self, other: DeltaLog) -> bool:
         """Take over what another handle has just read of the same table, in place of reading it again.
 
-        One GET shows that the last entry which this handle knew is still the same one. Without effect while a commit
-        is under way, which catches up by itself.
-
-        Raises:
-            TopicChanged, TopicDeleted, LogIncomplete, LogDamaged: as ``check_same``.
+        Returns:
+            False if the last entry that this handle knows is not the one in the log: lost, or in the place of another.
+            Then it takes over nothing and has to find out by itself, so that its writers hear of it. One GET tells.
         """
         if not self._lock.acquire(blocking=False):
-            return
+            return True  # a commit is under way, which catches up by itself
         try:
-            if other.state.version > self.state.version and other.state.damage is None:
-                self._check_last()
-            if other.state.version > self.state.version and other.state.damage is None:
+            known, newer = self.state, other.state
+            if newer.version == known.version:
+                return newer.digest == known.digest
+            entry = self.read(known.version)
+            if entry is None or entry.digest != known.digest:
+                return False
+            if newer.version > known.version and newer.damage is None:
                 self._take_over(other)
+            return True
         finally:
             self._lock.release()
 
@@ -1127,12 +1129,9 @@ def shared(log: DeltaLog) -> DeltaLog:
         known = _shared.get(key)
         if known is None or known.outdated:
             _shared[key] = known = log
-    if known is not log:
-        try:
-            known.catch_up(log)
-        except BrokerlessError:  # what it knew is not in the log any more, and its own producers must hear of that
-            with _shared_lock:
-                _shared[key] = known = log
+    if known is not log and not known.catch_up(log):
+        with _shared_lock:
+            _shared[key] = known = log
     return known
 
 
