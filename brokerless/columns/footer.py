@@ -156,18 +156,7 @@ def _value(data: bytes, at: int, end: int, kind: int, depth: int) -> tuple[Any, 
     if kind == _STRUCT:
         return _struct(data, at, end, depth + 1)
     if kind in (_LIST, _SET):
-        header = data[at]
-        at += 1
-        count, kind = header >> 4, header & 15
-        if count == 15:
-            count, at = _read_varint(data, at)
-        values = []
-        for _ in range(count):
-            if at >= end or depth > _MAX_DEPTH:
-                raise IndexError
-            value, at = _value(data, at, end, kind, depth + 1)
-            values.append(value)
-        return values, at
+        return _list(data, at, end, depth)
     if kind in _INTEGERS:
         return _zigzag(data, at)
     if kind == _BINARY:
@@ -184,6 +173,25 @@ def _value(data: bytes, at: int, end: int, kind: int, depth: int) -> tuple[Any, 
                 at = _value(data, at, end, of, depth + 1)[1]
         return None, at
     return None, at + _SIZES[kind]
+
+
+def _list(data: bytes, at: int, end: int, depth: int) -> tuple[list[Any], int]:
+    header = data[at]
+    at += 1
+    count, kind = header >> 4, header & 15
+    if count == 15:
+        count, at = _read_varint(data, at)
+    values = []
+    for _ in range(count):
+        if at >= end or depth > _MAX_DEPTH:
+            raise IndexError
+        if kind in _INTEGERS and data[at] < 128:
+            value = data[at] >> 1 ^ -(data[at] & 1)
+            at += 1
+        else:
+            value, at = _value(data, at, end, kind, depth + 1)
+        values.append(value)
+    return values, at
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:

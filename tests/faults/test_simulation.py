@@ -279,6 +279,7 @@ def test_a_poll_does_not_say_that_nothing_came_when_the_store_failed_behind_a_cl
             raise StoreUnavailable("no answer")
 
     consumer = Consumer("t", start="beginning", store=store, clock=clock)
+    consumer.seek("beginning")  # without what its opening has read
     store.on_get = fail
     with pytest.raises(StoreUnavailable):
         consumer.poll(0)
