@@ -69,7 +69,7 @@ def _pickle_by_value(module: ModuleType) -> None:
         raise ConfigError(
             f"Pipelines need pyspark, which is not installed for {sys.executable}: pip install 'brokerless[spark]'."
         ) from error
-    register_pickle_by_value(module)
+    register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 def _line_of(error: Exception, path: Path) -> str:

@@ -83,7 +83,7 @@ def _options(args: argparse.Namespace) -> RunOptions:
 def _parser(pipeline: Pipeline) -> argparse.ArgumentParser:
     module = sys.modules.get(getattr(pipeline.transform, "__module__", ""))
     parser = argparse.ArgumentParser(
-        description=module and module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=module.__doc__ if module else None, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--root", help="where topics are (default: BROKERLESS_ROOT)")
     parser.add_argument("--profile", help="embedded, minio or aws (default: BROKERLESS_PROFILE)")
