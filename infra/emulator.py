@@ -58,7 +58,7 @@ STORED: Final = {
     "AWS::EMRServerless::Application": ("ApplicationId", "Arn"),
     "AWS::Glue::SecurityConfiguration": (),
 }
-"""Types of which only the properties are kept, each with the attributes that templates ask for."""
+"""Types of which only the properties are stored, each with the attributes that templates use."""
 
 # What the Python runtimes of Lambda bring along, and packages of functions rely on.
 _LAMBDA_HAS: Final = ("boto3", "botocore", "s3transfer", "jmespath", "dateutil", "six", "urllib3")
@@ -128,7 +128,7 @@ def _stored(kind: str, attributes: tuple[str, ...]) -> Handler:
         return physical_id, values(physical_id)
 
     def delete(physical_id: str, props: Handler) -> None:
-        """Nothing is kept outside the stack."""
+        """Nothing is stored outside the stack."""
 
     return {"create": create, "update": update, "delete": delete}
 

@@ -50,7 +50,7 @@ def event_bus(scope: Construct, stage: StageConfig, key: kms.IKey | None) -> eve
     )
 
 
-class Ingest(Construct):
+class TopicIngest(Construct):
     """Commits messages from the sources of a topic."""
 
     def __init__(

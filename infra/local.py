@@ -210,9 +210,9 @@ class Deployment:
         Raises:
             BrokerlessError: it failed or took too long; with the end of its output.
         """
-        kept = {name: value for name, value in os.environ.items() if name in {"LANG", "LC_ALL", "LD_LIBRARY_PATH"}}
+        inherited = {name: value for name, value in os.environ.items() if name in {"LANG", "LC_ALL", "LD_LIBRARY_PATH"}}
         environ = {
-            **kept,
+            **inherited,
             **self._emulator.environ(),
             "PATH": f"{_BIN}{os.pathsep}{os.environ['PATH']}",
             "HOME": str(self._directory / "home"),

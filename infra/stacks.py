@@ -12,7 +12,7 @@ from infra.budget import StageBudget
 from infra.catalog import Catalog
 from infra.controller import StreamController
 from infra.functions import Failures, Platform, log_group
-from infra.ingest import Ingest, event_bus
+from infra.ingest import TopicIngest, event_bus
 from infra.monitoring import Monitoring
 from infra.network import Network
 from infra.queue_alarms import QueueAlarms
@@ -75,7 +75,7 @@ class StreamStack(cdk.Stack):
         topics = Topics(self, "Topics", **common)
         bus = event_bus(self, stage, storage.key)
         writers = [
-            *(Ingest(self, f"Ingest-{topic.name}", topic=topic, bus=bus, **common) for topic in stage.ingested),
+            *(TopicIngest(self, f"Ingest-{topic.name}", topic=topic, bus=bus, **common) for topic in stage.ingested),
             *(Canary(self, f"Canary-{one.name}", pipeline=one, **common) for one in stage.pipelines if one.watched),
         ]
         if stage.has_example:

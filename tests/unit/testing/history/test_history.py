@@ -337,7 +337,7 @@ def test_a_resent_row_that_is_known_by_its_hash_is_not_called_acknowledged(store
 
 
 def test_an_id_column_must_be_there(store: FakeStore, history: History) -> None:
-    with pytest.raises(ConfigError, match="no column 'key'. It has: id, n"):
+    with pytest.raises(ConfigError, match=r"no column 'key'. It has: id, n"):
         recording(store, history, id_column="key")
 
 
