@@ -1,4 +1,4 @@
-"""Glue's Spark runs for the emulator, which by itself only says that they succeeded: here the job really runs.
+"""Run Glue's Spark jobs for the emulator, which by itself only reports that they succeeded.
 
 A run is one ``spark-submit`` on this machine, made of the job's definition as Glue makes it: the script and the
 library's wheel come from the bucket, the chain of settings from ``--conf``, the arguments from the definition, and the

@@ -1,4 +1,4 @@
-"""The AWS emulator of ``make deploy-local``: ministack, and what its release 1.5.33 lacks for our templates.
+"""The AWS emulator of ``make deploy-local``: ministack, with the features that its release 1.5.33 does not have.
 
 Runs as ``python -m infra.emulator`` in a process of its own, started by ``infra.local.Emulator``, and ends with it.
 What is added goes through private names of ministack; hence its exact version is pinned, and checked here.
@@ -51,7 +51,7 @@ ACCOUNT: Final = "000000000000"
 REGION: Final = "us-east-1"
 
 DIRECTORY_ENV: Final = "BROKERLESS_EMULATOR_DIRECTORY"
-"""Where the emulator keeps everything; runs of jobs are in ``glue``, what goes with it in ``tmp``."""
+"""The emulator's folder; runs of jobs are in ``glue``, temporary files in ``tmp``."""
 
 STORED: Final = {
     "AWS::Budgets::Budget": (),

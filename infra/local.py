@@ -1,4 +1,4 @@
-"""The whole AWS path on this machine: an emulator of AWS, and the CDK's command line deploying to it.
+"""Deploy to an emulator of AWS on this machine, with the CDK's command line.
 
 Nothing here needs an account, Docker or the network. The emulator listens on the loopback interface only, checks the
 policies of roles, and keeps all that it writes in one directory. So does the CDK: its caches, its assembly, its home.

@@ -1,4 +1,4 @@
-"""The stacks of a stage. They only compose: what a part is stands in its construct, who may use what stands here."""
+"""The stacks of a stage. They compose constructs, which define the resources, and grant permissions between them."""
 
 from __future__ import annotations
 
