@@ -251,7 +251,7 @@ def _complete_conditions() -> None:
 
 
 def _namespace(body: bytes) -> str:
-    """Of PutMetricData, in the protocol that boto3 speaks: JSON, or the query of older releases."""
+    """Parse a PutMetricData request, in the protocol that boto3 speaks: JSON, or the query of older releases."""
     if body.startswith(b"{"):
         return str(json.loads(body)["Namespace"])
     return parse_qs(body.decode())["Namespace"][0]

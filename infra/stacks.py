@@ -34,7 +34,7 @@ class _Common(TypedDict):
 
 
 class DataStack(cdk.Stack):
-    """What must outlive everything else: buckets, key, catalog.
+    """The stack that outlives the others: buckets, key, catalog.
 
     Attributes:
         storage: buckets and key.
@@ -53,7 +53,7 @@ class DataStack(cdk.Stack):
 
 
 class StreamStack(cdk.Stack):
-    """What moves messages: topics, functions, jobs and their controller. Can be destroyed and made again."""
+    """The stack of topics, functions, jobs and their controller. It can be destroyed and created again."""
 
     def __init__(
         self, scope: Construct, construct_id: str, *, stage: StageConfig, assets: Assets, data: DataStack
@@ -109,7 +109,7 @@ class StreamStack(cdk.Stack):
 
 
 class MonitoringStack(cdk.Stack):
-    """What watches: dashboard, alarms and budget. It knows metrics by name, so it can be changed without the rest."""
+    """The stack of dashboard, alarms and budget. It uses metrics by name, so it can change without the others."""
 
     def __init__(self, scope: Construct, construct_id: str, *, stage: StageConfig, data: DataStack) -> None:
         super().__init__(

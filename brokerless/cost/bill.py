@@ -1,4 +1,4 @@
-"""What a stream costs on AWS: the arithmetic from requests, bytes and hours to a bill in USD.
+"""Compute a bill in USD from requests, bytes and hours on AWS.
 
 A month has 730 hours. A GB is 2**30 bytes, as AWS bills it. Every item of a bill says how it was computed.
 
@@ -115,7 +115,7 @@ S3_EXPRESS: Final = s3_prices("express")
 
 
 def requests_usd(counts: Mapping[str, float], s3: S3Prices = S3_STANDARD) -> float:
-    """What these requests cost, by kind: ``counts`` of ``RequestKind``.
+    """Return the cost of requests by kind: ``counts`` of ``RequestKind``.
 
     A reader that asks for the next log entry 10 times a second sends 10 x 2,628,000 = 26.28 M GET a month, for 0.0004
     USD a thousand: 10.51 USD. Every 10 ms, 262.8 M and 105.12 USD. The same by LIST costs 12.5 times as much.
@@ -132,7 +132,7 @@ def requests_usd(counts: Mapping[str, float], s3: S3Prices = S3_STANDARD) -> flo
 
 
 def storage_usd_per_month(stored_bytes: float, s3: S3Prices = S3_STANDARD) -> float:
-    """What so many bytes cost, kept for a month. 100 TB (102,400 GB) in Standard: 51,200 x (0.023 + 0.022) = 2,304."""
+    """Return the cost of bytes for a month. 100 TB (102,400 GB) in Standard: 51,200 x (0.023 + 0.022) = 2,304."""
     return tiered(stored_bytes / GB, s3.storage_usd_per_gb_month)
 
 
@@ -190,7 +190,7 @@ BROKERS: Final = brokers("kafka.m7g.large", 3)
 
 
 def lambda_usd(invocations: float, gb_seconds: float, *, arm: bool = True, prices: Prices = PRICES) -> float:
-    """What a function costs: ten environments of 1,769 MB that never rest, 45.4 M GB-s a month, cost 605 USD on ARM."""
+    """Return a function's cost: ten environments of 1,769 MB that always run (45.4 M GB-s) cost 605 USD on ARM."""
     return prices["lambda-request"].of(invocations) + prices[f"lambda-{'arm' if arm else 'x86'}"].of(gb_seconds)
 
 
@@ -205,7 +205,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """What a month costs, item by item."""
+    """The bill of a month, item by item."""
 
     items: tuple[Item, ...]
 
@@ -220,7 +220,7 @@ class Bill:
         return self.usd_per_month / HOURS_PER_MONTH
 
     def usd_per_million(self, rate: float) -> float:
-        """What a million messages cost at ``rate`` messages a second all month: at 1,000/s they are 2,628 million."""
+        """Return the cost of a million messages at ``rate`` a second all month: at 1,000/s they are 2,628 million."""
         if rate <= 0:
             raise ValueError(f"A rate of {rate} messages/s has no price per message; give a rate above 0.")
         return self.usd_per_month / (rate * SECONDS_PER_MONTH / 1e6)
@@ -382,7 +382,7 @@ def priced(name: str, size_bytes: float, usd_per_gb: float) -> Item:
 
 
 def running(name: str, compute: Compute | None) -> list[Item]:
-    """What runs all month, as one item; none of nothing."""
+    """Return machines that run all month as one item; no item if there are none."""
     if compute is None:
         return []
     how = f"{compute.name}: {compute.usd_per_hour:g} USD/h x {HOURS_PER_MONTH} h"

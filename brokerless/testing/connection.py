@@ -87,7 +87,7 @@ class Connection:
         return self._refuse(head, body, request, shot)
 
     def _delay(self, head: Head, body: Iterable[bytes], request: Request, shot: Shot) -> bool:
-        """Faults that change when something happens, or when it is said to have happened."""
+        """Apply a fault that changes a time: of the request, or in the answer."""
         fault = shot.fault
         is_late = isinstance(fault, Held | Latency) and not _waits_with_answer(fault)
         if is_late:
@@ -243,7 +243,7 @@ class Connection:
         return framing != "close" and answer.keeps_open
 
     def _answer(self, head: Head, status: int, code: str) -> bool:
-        """Answers as S3 does."""
+        """Send an answer in the form of S3."""
         return self._send(head, status, "application/xml", error_xml(code, head.words[1].decode("latin-1")))
 
     def _send(self, head: Head, status: int, content_type: str, content: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""How other processes talk to a proxy: a few paths that no bucket can have.
+"""The control interface of a proxy for other processes: a few paths that no bucket can have.
 
 ``GET``, ``PUT`` (replace), ``POST`` (add) and ``DELETE`` of ``/_proxy/rules``, ``GET /_proxy/log?after=N`` (JSON lines)
 and ``GET /_proxy/counters``.
@@ -24,7 +24,7 @@ _JSON: Final = "application/json"
 
 
 def control(injector: Injector, method: str, target: str, body: bytes | None) -> tuple[int, str, bytes]:
-    """Does what is asked; returns status, content type and content of the answer.
+    """Handle a control request, and return status, content type and content of the answer.
 
     Args:
         injector: whose plans and counts these are.

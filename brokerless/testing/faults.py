@@ -1,4 +1,4 @@
-"""What can go wrong between a client and an S3 server, as values: a fault, when it strikes, and plans of many.
+"""Faults between a client and an S3 server as values: a fault, the requests that it affects, and plans of many.
 
 Standard library only. ``Script`` is for tests that say exactly which request meets which fault; ``Chaos`` for runs that
 draw faults from a seed. Both can be written as JSON, for a proxy that was started elsewhere::

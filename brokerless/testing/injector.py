@@ -1,4 +1,4 @@
-"""Which request meets which fault, and the record of it.
+"""Decide which fault a request gets, and record it.
 
 What is deterministic: whether a request is struck, and all that is drawn for it (a tail's length, the bit that flips),
 depends on the seed, the rule, the request's kind and key, and on how many requests of this kind and key came before it.
@@ -48,7 +48,7 @@ _REMEMBERED: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a plan sees of a request: its kind and the objects it is about (several for one deletion of many)."""
+    """The part of a request that a plan uses: its kind and its objects (several for one deletion of many)."""
 
     op: Op
     keys: tuple[str, ...]

@@ -115,7 +115,7 @@ class FaultProxy:
     # What a test asks
 
     def log(self) -> tuple[Injected, ...]:
-        """What was injected, in the order of injection (the last hundred thousand)."""
+        """The injected faults, in their order (the last hundred thousand)."""
         return self.injector.log()
 
     def pending(self) -> tuple[Rule, ...]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Framing = int | Literal["chunked", "close"]
-"""How a body ends: after so many bytes, with its last chunk, or with the connection."""
+"""The end of a body: after a number of bytes, with its last chunk, or with the connection."""
 
 _PIECE_BYTES: Final = 256 * 1024
 _HEAD_BYTES: Final = 64 * 1024
@@ -53,11 +53,11 @@ class Head:
         return connection != b"close"
 
     def request_framing(self) -> Framing:
-        """How the body of this request ends."""
+        """Return how the body of this request ends."""
         return self._framing(0)
 
     def answer_framing(self, method: bytes) -> Framing:
-        """How the body of this answer to a request with ``method`` ends."""
+        """Return how the body of this answer to a request with ``method`` ends."""
         if method == b"HEAD" or self.status < 200 or self.status in {204, 304}:
             return 0
         return self._framing("close")
@@ -94,7 +94,7 @@ class Wire:
         self._buffer = bytearray()
 
     def send(self, data: bytes) -> None:
-        """Sends all of it."""
+        """Send all data."""
         self.socket.sendall(data)
 
     def head(self) -> Head | None:
