@@ -5,7 +5,7 @@ BIN := .venv/bin
 PROFILE ?= embedded
 ARGS ?=
 STAGE ?= dev
-LINTED := brokerless glue_jobs lambdas infra benchmarks java tests tools
+LINTED := brokerless glue_jobs lambdas infra benchmarks java tools tests
 # The CDK's own processes look for node; .venv has the one that is locked.
 CDK := PATH="$(CURDIR)/$(BIN):$$PATH" CDK_DISABLE_CLI_TELEMETRY=1 node_modules/.bin/cdk
 
@@ -26,13 +26,11 @@ demo: setup ## Run the example end to end (PROFILE=embedded or minio)
 	@$(BIN)/brokerless demo --profile $(PROFILE) $(ARGS)
 
 test: lint types ## Lint, types and all default tests; says at the end what was skipped and why
-	@$(BIN)/coverage erase
-	$(BIN)/python -m pytest --cov -m "not slow" $(ARGS)
+	$(BIN)/python -m tests -m "not slow" $(ARGS)
 	@echo 'Left out: tests marked slow, to keep this short. make test-all runs them, too.'
 
 test-all: lint types ## The same with the slow tests
-	@$(BIN)/coverage erase
-	$(BIN)/python -m pytest --cov $(ARGS)
+	$(BIN)/python -m tests $(ARGS)
 
 faults: setup ## The attacks on the guarantees, in short: simulation, malformed inputs, a grid of faults (four minutes)
 	$(BIN)/python -m tests.sim --seeds 1500
@@ -65,7 +63,7 @@ bench: setup ## Latency, loss, duplicates, order and cost (ARGS="--peers brokerl
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 bench-report: setup ## Rebuild docs/benchmark.md and the README's table from benchmarks/results
-	@$(BIN)/python -m benchmarks.report
+	@$(BIN)/python -m tools.pages benchmark
 
 up: setup ## Start the local S3 server in the background
 	@$(BIN)/brokerless up $(ARGS)
@@ -92,7 +90,7 @@ deploy-local: setup-aws ## Deploy to an emulator on this machine, use it, update
 	$(BIN)/python -m pytest tests/infra/test_deploy_local.py -v $(ARGS)
 
 up-local-aws: setup-aws ## Deploy to the emulator and stay, to look around; Ctrl-C ends it
-	@$(BIN)/python -m infra.local $(ARGS)
+	@$(BIN)/python -m tools.emulator.deployment $(ARGS)
 
 jar: setup ## Build the Java half of real-time pipelines anew (needs a JDK 17)
 	$(BIN)/python java/build.py

@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.json:
         print(json.dumps(session.to_json()))
     else:
-        print(f"Results: {session.path(args.out)}. Report: python -m benchmarks.report")
+        print(f"Results: {session.path(args.out)}. Report: python -m tools.pages benchmark")
     return 0 if all(r.clean or r.skipped for r in session.runs) else 1
 
 

@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from brokerless.errors import BrokerlessError
-from infra.node import use_packaged_node
+from infra.constructs.node import use_packaged_node
 
 if TYPE_CHECKING:
     import aws_cdk as cdk

@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING, TypedDict
 
 import aws_cdk as cdk
 
-from infra import emr_job, glue_job
-from infra.access import allow_appending, allow_reading
-from infra.budget import StageBudget
-from infra.catalog import Catalog
-from infra.controller import StreamController
-from infra.functions import Failures, Platform, log_group
-from infra.ingest import TopicIngest, event_bus
-from infra.monitoring import Monitoring
-from infra.network import Network
-from infra.queue_alarms import QueueAlarms
-from infra.schedules import Canary, Generator, Maintenance
-from infra.spark import JobPlan
-from infra.storage import Storage
-from infra.topics import Topics
+from infra.constructs import emr_job, glue_job
+from infra.constructs.access import allow_appending, allow_reading
+from infra.constructs.budget import StageBudget
+from infra.constructs.catalog import Catalog
+from infra.constructs.controller import StreamController
+from infra.constructs.functions import Failures, Platform, log_group
+from infra.constructs.ingest import TopicIngest, event_bus
+from infra.constructs.monitoring import Monitoring
+from infra.constructs.network import Network
+from infra.constructs.queue_alarms import QueueAlarms
+from infra.constructs.schedules import Canary, Generator, Maintenance
+from infra.constructs.spark import JobPlan
+from infra.constructs.storage import Storage
+from infra.constructs.topics import Topics
 
 if TYPE_CHECKING:
     from constructs import Construct

@@ -151,6 +151,7 @@ def _beyond(ordered: Sequence[PositionedRow], known: Mapping[str, int | None]) -
     reached = {source: -1 if position is None else position for source, position in known.items()}
     fresh: list[PositionedRow] = []
     for row in ordered:
+        # guard: what is not beyond the known position is skipped
         if row.position > reached[row.source]:
             reached[row.source] = row.position
             fresh.append(row)

@@ -70,6 +70,7 @@ class GarbageCollection(TableStep):
         found = list(self._in_time(self._data_objects(log.table), work))
         skip = len(log.table) + 1
         inner = tuple({info.path[: at + 1] for info in found if (at := info.path.find("/_delta_log/", skip)) > 0})
+        # guard: orphans have a time of grace
         old = [i for i in found if now_s - i.modified_s >= self._grace_s and not i.path.startswith(inner)]
         marks = self._store.list(f"{log.table}/{REMOVALS}")
         left = [mark.path for mark in marks if now_s - mark.modified_s >= REMOVAL_VALID_S]

@@ -285,6 +285,7 @@ def first_position(store: Store, options: Mapping[str, str], output: Output) -> 
 def begin_in(log: DeltaLog, recorded: Callable[[DeltaLog], int | None], options: Mapping[str, str]) -> tuple[int, bool]:
     """The position in an input with which a run begins, and whether that is so in spite of recorded progress."""
     try:
+        # guard: a restart begins after what the output records
         if (version := recorded(log)) is not None:
             return version, False
     except TopicChanged as error:

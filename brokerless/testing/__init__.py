@@ -1,7 +1,7 @@
 """Tools for tests of programs that use brokerless: a proxy that injects faults in front of an S3 server.
 
-``pytest_plugins = ["brokerless.testing.plugin"]`` brings it as the fixture ``fault_proxy``; ``brokerless proxy`` runs
-it by itself. Needs the standard library only (and pytest, for the plugin).
+``pytest_plugins = ["brokerless.testing.plugin"]`` brings it as the fixture ``fault_proxy``. Needs the
+standard library only (and pytest, for the plugin).
 """
 
 from __future__ import annotations

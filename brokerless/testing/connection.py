@@ -10,7 +10,6 @@ from http import HTTPStatus
 from math import log1p
 from typing import TYPE_CHECKING, Final
 
-from brokerless.testing.control import CONTROL, CONTROL_BYTES, control
 from brokerless.testing.faults import (
     Answer,
     ClockSkew,
@@ -51,8 +50,7 @@ class Connection:
         try:
             while (head := self._client.head()) is not None:
                 target = head.words[1].decode("latin-1")
-                keep = self._control(head, target) if target.startswith(CONTROL) else self._exchange(head, target)
-                if not (keep and head.keeps_open):
+                if not (self._exchange(head, target) and head.keeps_open):
                     break
         except OSError:
             pass  # one side broke the connection, so the other must see a broken one, too
@@ -161,18 +159,6 @@ class Connection:
         elif not isinstance(fault, LostAnswer | LostRequest):
             raise TypeError(f"The proxy does not know the fault {fault!r}; use those of brokerless.testing.faults.")
         return False
-
-    def _control(self, head: Head, target: str) -> bool:
-        self._continue(head)
-        body = bytearray()
-        size = 0
-        # A body that is too long is read to its end all the same: closing on unread bytes would destroy the answer.
-        for piece in self._client.pieces(head.request_framing()):
-            size += len(piece)
-            body += piece if size <= CONTROL_BYTES else b""
-        is_fit = size <= CONTROL_BYTES and b"transfer-encoding" not in head.fields
-        method = head.words[0].decode("latin-1")
-        return self._send(head, *control(self._injector, method, target, bytes(body) if is_fit else None))
 
     # Towards the server
 

@@ -1,24 +1,17 @@
 """Faults between a client and an S3 server as values: a fault, the requests that it affects, and plans of many.
 
 Standard library only. ``Script`` is for tests that say exactly which request meets which fault; ``Chaos`` for runs that
-draw faults from a seed. Both can be written as JSON, for a proxy that was started elsewhere::
-
-    {"seed": 7,
-     "rules": [{"fault": "SlowDown", "op": "PUT", "key": "*.parquet", "times": 3},
-               {"fault": {"kind": "Latency", "seconds": 0.05}, "times": null, "probability": 0.1}],
-     "chaos": {"rates": [{"fault": "LostAnswer", "rate": 0.02}], "key": "_delta_log/*"}}
+draw faults from a seed.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import re
 import threading
 from dataclasses import dataclass, field
 from fnmatch import translate
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeVar, get_args
 
 from brokerless.errors import ConfigError
 
@@ -392,145 +385,3 @@ def _check_op(fault: Fault, op: Op | None) -> None:
         raise ConfigError(f"Unknown op {op!r}; use one of {', '.join(OPS)}.")
     if fault.ops is not None and not any(covers(op, own) for own in fault.ops):
         raise ConfigError(f"{fault.kind} cannot happen to {op}; it is for {', '.join(sorted(fault.ops))}.")
-
-
-# JSON
-
-
-def fault_to_json(fault: Fault) -> dict[str, Any]:
-    """The fault as ``fault_from_json`` reads it."""
-    values = {f.name: getattr(fault, f.name) for f in dataclasses.fields(fault) if f.name != "gate"}
-    return {"kind": fault.kind, **values}
-
-
-def fault_from_json(value: object) -> Fault:
-    """A fault from its name, or from an object with its ``kind`` and its values.
-
-    Raises:
-        ConfigError: unknown names, or values that cannot work.
-    """
-    values = {"kind": value} if isinstance(value, str) else dict(_object(value, "a fault"))
-    name = values.pop("kind", None)
-    kind = KINDS.get(name) if isinstance(name, str) else None
-    if kind is None:
-        raise ConfigError(f"Unknown fault {name!r}; use one of {', '.join(KINDS)}.")
-    return _built(kind, values)
-
-
-def plan_to_json(plan: Plan) -> dict[str, Any]:
-    """The plan as ``plans_from_json`` reads it."""
-    if isinstance(plan, Script):
-        rules = [
-            {
-                "fault": fault_to_json(rule.fault),
-                "op": rule.op,
-                "key": rule.key,
-                "after": rule.after,
-                "times": rule.times,
-                "probability": rule.probability,
-            }
-            for rule in plan.rules
-        ]
-        return {"seed": plan.seed, "rules": rules}
-    chaos = {
-        "seed": plan.seed,
-        "rates": [{"fault": fault_to_json(fault), "rate": rate} for fault, rate in plan.rates.items()],
-        "op": plan.op,
-        "key": plan.key,
-        "in_a_row": plan.in_a_row,
-        "quiet": None if plan.quiet is None else dataclasses.asdict(plan.quiet),
-    }
-    return {"chaos": chaos}
-
-
-def plans_from_json(text: str | bytes, *, seed: int | None = None) -> tuple[Plan, ...]:
-    """The plans in a JSON document: a script from ``rules``, a chaos from ``chaos``, both, or a bare list of rules.
-
-    Args:
-        text: the document; the module's docstring shows one.
-        seed: instead of the one in the document.
-
-    Raises:
-        ConfigError: not JSON, unknown names, or values that cannot work.
-    """
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise ConfigError(f"The rules are not JSON: {error}.") from None
-    document = {"rules": value} if isinstance(value, list) else dict(_object(value, "the rules"))
-    given = document.pop("seed", 0) if seed is None else seed
-    document.pop("seed", None)
-    if not isinstance(given, int):
-        raise ConfigError(f"The seed {given!r} is not a whole number.")
-    plans: list[Plan] = []
-    if "rules" in document:
-        plans.append(Script([_rule(item) for item in _list(document.pop("rules"), "rules")], seed=given))
-    if "chaos" in document:
-        plans.append(_chaos(document.pop("chaos"), given, override=seed is not None))
-    if document:
-        raise ConfigError(f"Unknown names in the rules: {', '.join(document)}; use seed, rules and chaos.")
-    return tuple(plans)
-
-
-def _rule(value: object) -> Rule:
-    values = dict(_object(value, "a rule"))
-    values["fault"] = fault_from_json(values.get("fault"))
-    return _built(Rule, values)
-
-
-def _chaos(value: object, seed: int, *, override: bool) -> Chaos:
-    values = dict(_object(value, "chaos"))
-    rates: dict[Fault, float] = {}
-    for item in _list(values.get("rates"), "rates"):
-        rate = dict(_object(item, "a rate"))
-        if set(rate) != {"fault", "rate"}:
-            raise ConfigError(f"A rate has a fault and a rate, not {', '.join(rate) or 'nothing'}.")
-        if not _has_type(rate["rate"], "float"):
-            raise ConfigError(f"The rate {rate['rate']!r} is not a number.")
-        rates[fault_from_json(rate["fault"])] = rate["rate"]
-    values["rates"] = rates
-    if values.get("quiet") is not None:
-        values["quiet"] = _built(Quiet, dict(_object(values["quiet"], "quiet")))
-    values["seed"] = seed if override else values.get("seed", seed)
-    return _built(Chaos, values)
-
-
-def _built(kind: type[_Value], values: Mapping[str, Any]) -> _Value:
-    """The value, with every name and type that does not fit refused in words."""
-    known = {f.name: str(f.type) for f in dataclasses.fields(cast("Any", kind)) if f.init}
-    for name, found in values.items():
-        if name not in known:
-            raise ConfigError(f"{kind.__name__} has no {name!r}; it has {', '.join(known) or 'no values'}.")
-        if not _has_type(found, known[name]):
-            raise ConfigError(f"{kind.__name__}: {name} cannot be {found!r}; it must be {known[name]}.")
-    try:
-        return kind(**values)
-    except TypeError:
-        raise ConfigError(
-            f"{kind.__name__} needs more than {', '.join(values) or 'nothing'}; it has {', '.join(known)}."
-        ) from None
-
-
-def _has_type(value: object, annotation: str) -> bool:
-    """Whether a JSON value fits a field's annotation. Values that were built before are of the right type."""
-    if isinstance(value, bool):
-        return annotation == "bool"
-    if value is None:
-        return annotation.endswith("| None")
-    if isinstance(value, int | float):
-        return "float" in annotation or (isinstance(value, int) and "int" in annotation)
-    if isinstance(value, str):
-        return annotation in {"str", "Op | None"} or annotation.startswith("Literal")
-    return not isinstance(value, list | dict) or annotation.startswith("Mapping")
-
-
-def _object(value: object, what: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise ConfigError(f"{what} must be a JSON object, not {value!r}.")
-    return value
-
-
-def _list(value: object, what: str) -> Sequence[Any]:
-    if not isinstance(value, list):
-        raise ConfigError(f"{what} must be a JSON list, not {value!r}.")
-    return value

@@ -12,14 +12,12 @@ key that are sent at the same time arrive in any order. ``Quiet`` and ``StaleAbs
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from brokerless.testing.faults import (
     Chaos,
@@ -31,13 +29,11 @@ from brokerless.testing.faults import (
     StaleAbsence,
     can_meet,
     covers,
-    fault_to_json,
     fits_key,
-    plan_to_json,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from brokerless.clock import Clock
 
@@ -89,12 +85,6 @@ class Injected:
     applied: bool | None
     upstream: int | None
 
-    def to_json(self) -> str:
-        """One line of JSON."""
-        at = datetime.fromtimestamp(self.at_us / 1e6, UTC).isoformat(timespec="microseconds")
-        values = {"number": self.number, "at": at, "fault": fault_to_json(self.fault), "op": self.op, "key": self.key}
-        return json.dumps({**values, "applied": self.applied, "upstream": self.upstream})
-
 
 @dataclass(slots=True)
 class _Active:
@@ -116,12 +106,10 @@ class Injector:
 
     Args:
         clock: the time, for the log, for ``Quiet`` and for ``StaleAbsence``.
-        on_injected: called with each line of the log, one at a time.
     """
 
-    def __init__(self, clock: Clock, *, on_injected: Callable[[Injected], None] | None = None) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._on_injected = on_injected
         self._lock = threading.Lock()
         self._rules: list[_Active] = []
         self._chaos: Chaos | None = None
@@ -154,13 +142,6 @@ class Injector:
         """Adds rules behind those that are there."""
         with self._lock:
             self._add(rules)
-
-    def plans(self) -> dict[str, Any]:
-        """What is played, as JSON values, and how often each rule has struck."""
-        with self._lock:
-            script = plan_to_json(Script([active.rule for active in self._rules], seed=self._seed))
-            chaos = {} if self._chaos is None else plan_to_json(self._chaos)
-            return {**script, **chaos, "struck": [active.struck for active in self._rules]}
 
     def pending(self) -> tuple[Rule, ...]:
         """The rules that have not struck as often as they were told to."""
@@ -195,8 +176,6 @@ class Injector:
             line = Injected(self._number, at_us, shot.fault, request.op, request.key, applied, upstream)
             self.faults[shot.fault.kind] += 1
             self._log.append(line)
-            if self._on_injected is not None:
-                self._on_injected(line)
 
     def log(self, after: int = 0) -> tuple[Injected, ...]:
         """The injections with a higher number, of the last hundred thousand."""

@@ -51,7 +51,6 @@ class FaultProxy:
         plans: what to play from the start; nothing by default.
         port: to listen on; a free one if 0.
         clock: time and sleeping, for delays, for the log and for faults that look at the clock.
-        on_injected: called with each injection, one at a time, before the client sees the fault.
 
     Raises:
         ConfigError: the upstream is not an http URL, or the port is taken.
@@ -63,12 +62,11 @@ class FaultProxy:
         *plans: Plan,
         port: int = 0,
         clock: Clock = SYSTEM,
-        on_injected: Callable[[Injected], None] | None = None,
     ) -> None:
         self._address = _address(upstream)
         self.upstream: Final = upstream.rstrip("/")
         self.clock: Final = clock
-        self.injector: Final = Injector(clock, on_injected=on_injected)
+        self.injector: Final = Injector(clock)
         self.stopped: Final = threading.Event()
         self._lock = threading.Lock()
         self._connections: dict[threading.Thread, Connection] = {}

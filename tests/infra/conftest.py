@@ -11,7 +11,7 @@ import pytest
 
 from infra.assets import Asset, Assets
 from infra.config import MskConfig, PipelineConfig, StageConfig, TopicConfig, VpcConfig
-from infra.node import use_packaged_node
+from infra.constructs.node import use_packaged_node
 from infra.stages import STAGES
 
 use_packaged_node()

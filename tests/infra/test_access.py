@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from infra.access import topic_tables
 from infra.config import TopicConfig
+from infra.constructs.access import topic_tables
 from tests.infra.templates import ACCOUNT, REGION, allowed, data, statements, text, texts
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from infra.config import StageConfig
-    from infra.local import Deployment, Emulator
+    from tools.emulator.deployment import Deployment, Emulator
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -159,8 +159,8 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
     """Everything deployed to an emulator of its own."""
     pytest.importorskip("aws_cdk")
     pytest.importorskip("ministack")
-    from infra.local import Deployment, Emulator
-    from infra.local_app import local_stage
+    from tools.emulator.app import local_stage
+    from tools.emulator.deployment import Deployment, Emulator
 
     directory = tmp_path_factory.mktemp("aws")
     with Emulator(directory / "emulator") as emulator:

@@ -14,7 +14,7 @@ from brokerless.aws.controller.desired import DesiredPipeline
 from brokerless.aws.controller.services import JobLocation
 from brokerless.spark import job
 from brokerless.spark.conf import SESSION_CONF, STREAM_CONF
-from infra.spark import JobPlan, chained, config_hash
+from infra.constructs.spark import JobPlan, chained, config_hash
 from infra.stages import STAGES
 from tests.infra.templates import ACCOUNT, REGION, allowed, text, texts
 

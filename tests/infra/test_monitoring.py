@@ -16,12 +16,12 @@ import pytest
 
 from brokerless import metrics
 from brokerless.metrics import END_TO_END_LATENCY, LAG_MESSAGES, METRICS, Metric, billed
-from infra.alarms import RUNBOOK, runbook, watched
 from infra.checks import check
 from infra.config import StageConfig, TopicConfig
-from infra.monitoring import Monitoring
+from infra.constructs.alarms import RUNBOOK, runbook, watched
+from infra.constructs.monitoring import Monitoring
+from infra.constructs.storage import Storage
 from infra.stages import STAGES
-from infra.storage import Storage
 
 REPO = Path(__file__).parents[2]
 

@@ -12,7 +12,7 @@ from brokerless.schema import PRODUCED_AT, Schema
 from brokerless.settings import Settings
 from brokerless.store import open_store
 from brokerless.topics import create_dead_letters
-from infra.catalog import athena_type
+from infra.constructs.catalog import athena_type
 from infra.stages import STAGES
 from tests.infra.templates import ACCOUNT, REGION, text, texts
 

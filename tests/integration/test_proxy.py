@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import http.client
-import json
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -18,7 +16,7 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
@@ -56,7 +54,7 @@ from brokerless.testing import (
     Stalled,
     Truncated,
 )
-from brokerless.testing.faults import KINDS, plans_from_json
+from brokerless.testing.faults import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -460,46 +458,6 @@ def test_a_wrong_signature_stays_wrong(minio_settings: Settings) -> None:
 # Control over HTTP
 
 
-def control(proxy: FaultProxy, method: str, what: str, value: object = None) -> tuple[int, Any]:
-    connection = http.client.HTTPConnection(urlsplit(proxy.endpoint).netloc, timeout=WAIT_S)
-    with contextlib.closing(connection):
-        connection.request(method, f"/_proxy/{what}", None if value is None else json.dumps(value))
-        answer = connection.getresponse()
-        text = answer.read().decode()
-        if answer.headers["Content-Type"] == "application/x-ndjson":
-            return answer.status, [json.loads(line) for line in text.splitlines()]
-        return answer.status, json.loads(text)
-
-
-def test_rules_and_log_over_http(plain: Plain) -> None:
-    proxy = plain.proxy
-    status, played = control(proxy, "PUT", "rules", {"seed": 3, "rules": [{"fault": "SlowDown", "op": "GET"}]})
-    assert (status, played["seed"], played["struck"]) == (200, 3, [0])
-    assert control(proxy, "POST", "rules", [{"fault": "LostRequest", "op": "GET"}])[0] == 200
-    assert plain("GET", "a")[0] == 503
-    with pytest.raises(http.client.RemoteDisconnected):
-        plain("GET", "a")
-    assert [line["fault"]["kind"] for line in control(proxy, "GET", "log")[1]] == ["SlowDown", "LostRequest"]
-    assert [line["number"] for line in control(proxy, "GET", "log?after=1")[1]] == [2]
-    assert control(proxy, "GET", "counters")[1] == {
-        "requests": {"GET": 2},
-        "faults": {"SlowDown": 1, "LostRequest": 1},
-    }
-    assert control(proxy, "GET", "rules")[1]["struck"] == [1, 1]
-    assert control(proxy, "DELETE", "rules")[1]["rules"] == []
-    assert plain("GET", "a")[0] == 404
-
-
-def test_control_refuses_in_words(proxy: FaultProxy) -> None:
-    status, answer = control(proxy, "PUT", "rules", [{"fault": "Slow"}])
-    assert (status, "SlowDown" in answer["error"]) == (400, True)
-    status, answer = control(proxy, "POST", "rules", {"chaos": {"rates": []}})
-    assert (status, "PUT" in answer["error"]) == (400, True)
-    status, answer = control(proxy, "GET", "nix")
-    assert (status, "/_proxy/rules" in answer["error"]) == (404, True)
-    assert control(proxy, "PUT", "rules", "x" * 2**20)[0] == 413
-
-
 @pytest.mark.parametrize("upstream", ["https://s3.amazonaws.com", "127.0.0.1:9000", "http://x:y", "http://x:1/path"])
 def test_an_upstream_that_cannot_be_proxied_is_refused(upstream: str) -> None:
     with pytest.raises(ConfigError, match="http://host:port"):
@@ -531,48 +489,6 @@ def test_stopping_breaks_what_is_going_on(embedded_settings: Settings) -> None:
     assert threading.active_count() == before
 
 
-# The command
-
-
-def test_the_command_runs_until_it_is_interrupted(embedded_settings: Settings, tmp_path: Path) -> None:
-    rules = tmp_path / "rules.json"
-    rules.write_text('[{"fault": "SlowDown", "op": "GET"}]')
-    command = [sys.executable, "-m", "brokerless.cli", "proxy", "--rules", str(rules), "--seed", "7", "--json"]
-    environ = {**os.environ, **embedded_settings.to_environ()}
-    with subprocess.Popen(command, cwd=REPO, env=environ, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout
-            first = json.loads(process.stdout.readline())
-            assert first["upstream"] == embedded_settings.endpoint
-            connection = http.client.HTTPConnection(urlsplit(first["endpoint"]).netloc, timeout=WAIT_S)
-            with contextlib.closing(connection):
-                connection.request("GET", f"/{embedded_settings.bucket}/x")
-                assert connection.getresponse().status == 503
-            line = json.loads(process.stdout.readline())
-            assert (line["fault"]["kind"], line["op"], line["key"]) == ("SlowDown", "GET", "x")
-            process.send_signal(signal.SIGINT)
-            assert json.loads(process.stdout.readline()) == {"requests": {"GET": 1}, "faults": {"SlowDown": 1}}
-            assert process.wait(WAIT_S) == 0
-        finally:
-            process.kill()
-
-
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        (["--upstream", "https://x"], ["http://host:port"]),
-        (["--upstream", "http://127.0.0.1:1"], ["http://127.0.0.1:1"]),
-        (["--rules", "nix.json"], ["nix.json"]),
-    ],
-)
-def test_the_command_refuses_in_words(
-    embedded_settings: Settings, tmp_path: Path, args: list[str], words: list[str]
-) -> None:
-    from tests.support.cli import Cli, assert_refused
-
-    assert_refused(Cli(embedded_settings)("proxy", *args), *words)
-
-
 # The page
 
 
@@ -602,11 +518,7 @@ def test_the_examples_of_the_page_run(tmp_path: Path) -> None:
     assert "2 passed" in done.stdout, done.stdout + done.stderr
 
 
-def test_the_page_names_every_fault_and_its_rules_can_be_read() -> None:
+def test_the_page_names_every_fault() -> None:
     page = (REPO / "docs" / "testing.md").read_text()
     rows = "".join(line for line in page.split("\n## Faults\n")[1].split("\n## ")[0].splitlines() if line[:2] == "| ")
     assert set(re.findall(r"`([A-Z]\w+)\(", rows)) == {*KINDS, "Held"}
-    (rules,) = re.findall(r"^```json\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    script, chaos = plans_from_json(rules)
-    assert isinstance(script, Script)
-    assert isinstance(chaos, Chaos)

@@ -302,6 +302,7 @@ class NamedProducer(Sender):
         self.topic = max(self.topic, topic)
         if self.asks_log:
             known = self.next
+            producer.claim()
             last = producer.last_sequence()
             batch = 0 if last is None else last + 1
             if batch < known:
@@ -331,8 +332,7 @@ class CountingProducer(Sender):
             TOPIC, producer_id=self.name, store=process.connection, clock=process.clock, delivery_timeout_s=5.0
         )
         process.opened_us = self.world.now_us
-        for partition in range(producer.partitions):
-            producer.last_sequence(partition)  # takes all of them over before it takes a batch
+        producer.claim()  # before it takes a batch
         while self.next < len(self.batches):
             batch = self.next
             self.advance(batch)

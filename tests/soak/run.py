@@ -26,7 +26,6 @@ from brokerless.schema import Schema
 from brokerless.settings import Settings
 from brokerless.spark.classes import ensure_archive
 from brokerless.store import create_bucket, open_store
-from brokerless.testing.faults import plan_to_json
 from brokerless.topics import create_topic
 from brokerless.verify.table import verify_topic
 from tests.soak.faults import Strike, storm, strikes
@@ -148,7 +147,7 @@ class Soak:
             state_dir=folder / "state",
         )
         create_bucket(self._direct)
-        self._proxy = Proxy(running.endpoint, folder)
+        self._proxy = Proxy(running.endpoint)
         stack.callback(self._proxy.stop)
         self._settings = replace(self._direct, endpoint=self._proxy.endpoint)
         self._plan = Plan(
@@ -262,7 +261,7 @@ class Soak:
                 break
         self._tell(time.monotonic() - told)
         self._over.set()
-        self._proxy.play({})
+        self._proxy.play()
         striker.join(JOIN_S)
         for name in ("reader", "pipeline", "maintenance"):
             self._roles[name].stop()
@@ -333,9 +332,9 @@ class Soak:
     def _strike(self, strike: Strike) -> None:
         wait = self._over.wait
         if strike.act == "storm":
-            self._proxy.play(plan_to_json(storm(strike)))
+            self._proxy.play(storm(strike))
             wait(strike.seconds)
-            self._proxy.play({})
+            self._proxy.play()
             return
         if strike.act == "kill server":
             self._server.restart(strike.seconds / 4)

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
-import json
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from brokerless.errors import ConfigError
-from brokerless.local.processes import HOST, free_port
 from brokerless.local.server import LocalServer, start_embedded, start_minio
+from brokerless.testing import FaultProxy, Plan
 from tests.soak.roles import Usage
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
     from pathlib import Path
 
 _KEY, _SECRET = "soak-access", "soak-secret-key"
@@ -71,65 +69,64 @@ class Server:
 
 
 class Proxy:
-    """``brokerless proxy`` as a process, and its control.
+    """A fault proxy in a process of its own, which plays what it is sent.
 
     Raises:
-        ConfigError: it does not answer.
+        ConfigError: it does not start.
     """
 
-    def __init__(self, upstream: str, folder: Path) -> None:
-        self._port = free_port()
-        self.endpoint = f"http://{HOST}:{self._port}"
+    def __init__(self, upstream: str) -> None:
         self.usage = Usage()
         self._born_s = time.monotonic()
-        arguments = ["proxy", "--upstream", upstream, "--port", str(self._port), "--json"]
-        with (folder / "proxy.log").open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "brokerless.cli", *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=log,
-                process_group=0,
-            )
-        while True:
-            with contextlib.suppress(OSError):
-                self.counters()
-                return
-            if self._process.poll() is not None or time.monotonic() - self._born_s > _READY_S:
-                self.stop()
-                raise ConfigError(f"The proxy did not answer; see {folder / 'proxy.log'}.")
-            time.sleep(0.05)
+        spawn = multiprocessing.get_context("spawn")
+        self._pipe, other = spawn.Pipe()
+        self._process = spawn.Process(target=_serve_proxy, args=(upstream, other), daemon=True)
+        self._process.start()
+        other.close()
+        self.endpoint: str = self._receive()
 
-    def play(self, rules: dict[str, Any]) -> None:
-        """Replaces what it injects; nothing if empty."""
-        self._ask("PUT" if rules else "DELETE", "rules", json.dumps(rules) if rules else None)
+    def play(self, *plans: Plan) -> None:
+        """Replaces what it injects; nothing without plans."""
+        self._pipe.send(plans)
+        self._receive()
 
     def counters(self) -> dict[str, dict[str, int]]:
         """``requests`` by kind and ``faults`` by fault, since its start."""
-        found: dict[str, dict[str, int]] = self._ask("GET", "counters")
+        self._pipe.send(None)
+        found: dict[str, dict[str, int]] = self._receive()
         return found
 
-    def _ask(self, method: str, what: str, body: str | None = None) -> Any:
-        connection = http.client.HTTPConnection(HOST, self._port, timeout=10)
+    def _receive(self) -> Any:
+        if not self._pipe.poll(_READY_S):
+            raise ConfigError("The proxy did not answer.")
         try:
-            connection.request(method, f"/_proxy/{what}", body)
-            answer = connection.getresponse()
-            text = answer.read()
-        finally:
-            connection.close()
-        if answer.status != http.client.OK:
-            raise ConfigError(f"The proxy refused {method} of {what} with {answer.status}: {text!r}")
-        return json.loads(text)
+            return self._pipe.recv()
+        except EOFError:
+            raise ConfigError("The proxy ended.") from None
 
     def sample(self, at_s: float) -> None:
         """Looks at its memory."""
-        self.usage.sample(self._process.pid, at_s, 1, time.monotonic() - self._born_s)
+        if self._process.pid is not None:
+            self.usage.sample(self._process.pid, at_s, 1, time.monotonic() - self._born_s)
 
     def stop(self) -> None:
         """Ends it."""
         self._process.terminate()
-        try:
-            self._process.wait(5)
-        except subprocess.TimeoutExpired:
+        self._process.join(5)
+        if self._process.is_alive():
             self._process.kill()
-            self._process.wait()
+            self._process.join()
+
+
+def _serve_proxy(upstream: str, pipe: Connection) -> None:
+    """Plays the plans that come, or answers with the counters, until the other end is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the soak ends it
+    with FaultProxy(upstream) as proxy, contextlib.suppress(EOFError):
+        pipe.send(proxy.endpoint)
+        while True:
+            plans: tuple[Plan, ...] | None = pipe.recv()
+            if plans is None:
+                pipe.send({"requests": dict(proxy.requests), "faults": dict(proxy.faults)})
+            else:
+                proxy.play(*plans)
+                pipe.send(None)

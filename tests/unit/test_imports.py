@@ -38,6 +38,7 @@ ROOMS = [
     ("topics", "maintenance"),
     ("producer", "consumer"),
     ("ingest", "export", "verify", "aws"),
+    ("client",),
     ("spark",),
     ("local",),
     ("testing", "examples"),

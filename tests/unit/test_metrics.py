@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from brokerless import metrics
-from brokerless.aws import metrics_page
 from brokerless.metrics import LATENCY_BOUNDS_S, METRICS, Alarm, Billed, Datum, Histogram, Meter, Metric, billed
+from tools.pages import metrics as metrics_page
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -206,7 +206,7 @@ def test_a_page_that_is_not_is_told_and_rewritten(
 ) -> None:
     monkeypatch.setattr(metrics_page, "PAGE", tmp_path / "metrics.md")
     assert metrics_page.main(["--check"]) == 1
-    assert "python -m brokerless.aws.metrics_page" in capsys.readouterr().err
+    assert "python -m tools.pages metrics" in capsys.readouterr().err
     assert metrics_page.main([]) == 0
     assert metrics_page.main(["--check"]) == 0
 

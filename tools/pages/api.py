@@ -1,7 +1,7 @@
 """Write ``docs/api.md`` from the docstrings of the public names.
 
-python -m tools.pages.api            writes the page
-python -m tools.pages.api --check    writes nothing; the exit code is 1 if the page is not up to date
+python -m tools.pages api            writes the page
+python -m tools.pages api --check    writes nothing; the exit code is 1 if the page is not up to date
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "api.md"
 _INTRO: Final = """\
 # API
 
-The public names of the package `brokerless`. This page is made from the docstrings: `python -m tools.pages.api`, and a
+The public names of the package `brokerless`. This page is made from the docstrings: `python -m tools.pages api`, and a
 test compares them. [Concepts](concepts.md) introduces the names with examples; errors are in the tree at the top of
 `brokerless/errors.py`.
 """
@@ -48,7 +48,7 @@ def main(argv: list[str]) -> int:
         return 0
     if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
         return 0
-    print(f"{PAGE} is not up to date. Run: python -m tools.pages.api", file=sys.stderr)
+    print(f"{PAGE} is not up to date. Run: python -m tools.pages api", file=sys.stderr)
     return 1
 
 
@@ -92,7 +92,8 @@ def _signature(value: Any) -> str:
         if parameter.kind is parameter.KEYWORD_ONLY and not keyword_only:
             parts.append("*")
             keyword_only = True
-        stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else ""
+        stars = "**" if parameter.kind is parameter.VAR_KEYWORD else stars
         text = f"{stars}{parameter.name}{_annotation(parameter.annotation, ': ')}"
         if parameter.default is not parameter.empty:
             text += f" = {_default(parameter.default)}"
@@ -125,7 +126,3 @@ def _markdown(value: Any) -> str:
         else:
             lines.append(line.removeprefix("    ") if line.startswith("     ") else line)
     return "\n".join(lines).replace("``", "`") + "\n"
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -27,12 +27,13 @@ from brokerless.aws.controller.services import (
     Start,
     StartRefused,
 )
-from brokerless.aws.controller.states import DesiredPipeline, PipelineState, PipelineStates
+from brokerless.aws.controller.states import PipelineState, PipelineStates
 from brokerless.errors import BrokerlessError, ConfigError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from brokerless.aws.controller.desired import DesiredPipeline
     from brokerless.clock import Clock
 
 _SAVES: Final = 8

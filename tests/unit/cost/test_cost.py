@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks import cost_page
 from brokerless import consumer, metrics
 from brokerless.cost import bill as cost
 from brokerless.cost import estimate, workload
@@ -46,6 +45,7 @@ from brokerless.cost.workload import Workload, polls_per_s
 from brokerless.errors import ConfigError
 from brokerless.maintenance import maintainer as maintenance
 from brokerless.producer import producer
+from tools.pages import cost as cost_page
 
 MONTH_S = 2_628_000
 MONTH_DAYS = 730 / 24

@@ -99,7 +99,7 @@ def test_a_refused_replacement_leaves_the_old_one(tmp_path: Path, monkeypatch: p
 
 
 def test_the_replaced_functions_are_those_of_the_version_that_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    project = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    project = (Path(__file__).parents[3] / "pyproject.toml").read_text()
     assert re.search(r'"ministack==([\d.]+)"', project)[1] == durable.MINISTACK  # type: ignore[index]
     durable.check_version()
     monkeypatch.setattr("importlib.metadata.version", lambda name: "9.9.9")

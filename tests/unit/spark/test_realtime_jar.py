@@ -12,7 +12,7 @@ import pytest
 
 from brokerless.spark.session import BRIDGE_JAR
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_the_jar_has_our_classes_and_nothing_else() -> None:
