@@ -67,9 +67,9 @@ def request_kind(method: str, path: str, status: int) -> RequestKind:
 
 
 def _is_listing(path: str) -> bool:
-    place, _, query = path.partition("?")
+    name, _, query = path.partition("?")
     asked = {name for name, _ in parse_qsl(query, keep_blank_values=True)}
-    is_bucket = "/" not in place.strip("/")
+    is_bucket = "/" not in name.strip("/")
     return bool(asked & _LISTINGS) or (is_bucket and asked <= _LIST_PARAMETERS)
 
 
@@ -297,7 +297,7 @@ def kafka_bill(
         s3: the storage class.
         prices: of the brokers' disks.
     """
-    on_disk = _kept_bytes(stored_bytes_per_s, retention_days) * replication
+    on_disk = _retained_bytes(stored_bytes_per_s, retention_days) * replication
     in_s3 = _s3(requests_per_s, s3_bytes_per_s, retention_days, s3) if requests_per_s is not None else []
     return Bill((
         *running("brokers", cluster),
@@ -332,7 +332,7 @@ def kafka_serverless_bill(
         *running("partitions", shards),
         priced("data in", in_bytes_per_s * SECONDS_PER_MONTH, prices.usd("msk-serverless-in")),
         priced("data out", out_bytes_per_s * SECONDS_PER_MONTH, prices.usd("msk-serverless-out")),
-        priced("broker storage", _kept_bytes(in_bytes_per_s, retention_days), prices.usd("msk-storage")),
+        priced("broker storage", _retained_bytes(in_bytes_per_s, retention_days), prices.usd("msk-storage")),
         *running("pipeline", compute),
     ))  # fmt: skip
 
@@ -363,16 +363,16 @@ def idle_usd_per_hour(
 
 def _s3(requests_per_s: Mapping[str, float], bytes_per_s: float, retention_days: float, s3: S3Prices) -> list[Item]:
     month = {kind: per_s * SECONDS_PER_MONTH for kind, per_s in requests_per_s.items()}
-    kept = _kept_bytes(bytes_per_s, retention_days)
+    retained = _retained_bytes(bytes_per_s, retention_days)
     asked = (
         f"{_sum(month, WRITES) / 1e6:,.1f} M PUT and LIST x {s3.write_usd_per_1000 * 1000:g} USD/M + "
         f"{_sum(month, READS) / 1e6:,.1f} M GET x {s3.read_usd_per_1000 * 1000:g} USD/M ({s3.name})"
     )
-    stored_usd = storage_usd_per_month(kept, s3)
-    each = stored_usd * GB / kept if kept else s3.storage_usd_per_gb_month[0][1]  # the mean over the tiers
+    stored_usd = storage_usd_per_month(retained, s3)
+    each = stored_usd * GB / retained if retained else s3.storage_usd_per_gb_month[0][1]  # the mean over the tiers
     return [
         Item("requests", requests_usd(month, s3), asked),
-        Item("storage", stored_usd, f"{kept / GB:,.1f} GB ({retention_days:g} days) x {each:.3g} USD ({s3.name})"),
+        Item("storage", stored_usd, f"{retained / GB:,.1f} GB ({retention_days:g} days) x {each:.3g} USD ({s3.name})"),
     ]
 
 
@@ -389,7 +389,7 @@ def running(name: str, compute: Compute | None) -> list[Item]:
     return [Item(name, compute.usd_per_month, how)]
 
 
-def _kept_bytes(bytes_per_s: float, retention_days: float) -> float:
+def _retained_bytes(bytes_per_s: float, retention_days: float) -> float:
     return bytes_per_s * retention_days * 86_400
 
 

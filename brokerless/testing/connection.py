@@ -74,7 +74,7 @@ class Connection:
         if request.op == "DELETE" and head.words[0] == b"POST":
             head, whole = self._with_whole_body(head)  # it names the keys, which a plan needs to know
             request, body = Request("DELETE", keys_of(whole)), [whole]
-        shot = self._injector.take(request)
+        shot = self._injector.draw(request)
         if shot is None:
             return self._pass_on(head, request, self._ask(head, body, request))
         fault = shot.fault
@@ -282,10 +282,10 @@ def _delay_s(fault: Latency, draw: float) -> float:
 
 
 def _flipped(content: bytes, draw: float) -> bytes:
-    """The content with one bit changed."""
-    place, bit = divmod(int(draw * len(content) * 8), 8)
+    """Return the content with one bit changed."""
+    position, bit = divmod(int(draw * len(content) * 8), 8)
     changed = bytearray(content)
-    changed[place] ^= 1 << bit
+    changed[position] ^= 1 << bit
     return bytes(changed)
 
 

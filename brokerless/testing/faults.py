@@ -45,7 +45,7 @@ class Fault:
 
     @property
     def reaches_server(self) -> bool:
-        """Whether the server gets the request, whatever the client is told."""
+        """Whether the server gets the request, whatever answer the client gets."""
         return bool(getattr(self, "applied", True))
 
 

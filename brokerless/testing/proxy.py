@@ -117,7 +117,7 @@ class FaultProxy:
         return self.injector.log()
 
     def pending(self) -> tuple[Rule, ...]:
-        """Rules that have not struck as often as they were told to. A good test ends with none."""
+        """The rules that have not struck as often as they should. A good test ends with none."""
         return self.injector.pending()
 
     def count(self, op: Op | None = None, key: str = "*") -> int:

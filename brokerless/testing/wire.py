@@ -1,4 +1,4 @@
-"""HTTP/1.1 on a socket, as little as a proxy needs: heads are kept byte for byte, because signatures cover them.
+"""HTTP/1.1 on a socket, as little as a proxy needs: heads are passed on byte for byte, because signatures cover them.
 
 Python's own server and client would parse and rebuild each header; besides being three times slower, they change what
 S3 clients have signed and cannot break an answer in the middle.
@@ -65,8 +65,8 @@ class Head:
     def replacing(self, name: bytes, value: bytes) -> Head:
         """The same head with another value in a header, which is added if it was not there."""
         first, *rest = self.raw[:-4].split(b"\r\n")
-        kept = [line for line in rest if line.partition(b":")[0].lower() != name.lower()]
-        raw = b"\r\n".join([first, *kept, name + b": " + value]) + b"\r\n\r\n"
+        others = [line for line in rest if line.partition(b":")[0].lower() != name.lower()]
+        raw = b"\r\n".join([first, *others, name + b": " + value]) + b"\r\n\r\n"
         return Head(raw, self.words, {**self.fields, name.lower(): value})
 
     def without(self, name: bytes) -> Head:

@@ -67,13 +67,16 @@ TEXT = {
 
 FINISHED = (
     "brokerless/aws",
+    "brokerless/cost",
     "brokerless/ingest",
     "brokerless/maintenance",
     "brokerless/metrics",
-    "brokerless/testing/history",
+    "brokerless/testing",
     "brokerless/verify",
+    "glue_jobs",
     "infra",
     "lambdas",
+    "tools",
 )
 """Where each of these words was replaced. A package is added when it is finished."""
 
@@ -88,8 +91,13 @@ ALLOWED = {
 
 EXCEPTIONS = {
     ("brokerless/aws/environment.py", "sweep"): "the variable BROKERLESS_SWEEP_EVERY_S keeps its name",
+    ("brokerless/cost/workload.py", "door"): "the option --door keeps its name",
+    ("brokerless/cost/workload.py", "engine"): "the option --engine keeps its name",
+    ("brokerless/cost/workload.py", "sweep"): "the option --sweep-every-h keeps its name",
     ("brokerless/maintenance", "kit"): "the name of the writer in its rules",
     ("brokerless/metrics/meter.py", "take"): "brokerless/spark/telemetry.py calls it",
+    ("brokerless/testing/faults.py", "Answer"): "a fault: an answer of the store",
+    ("brokerless/testing/wire.py", "take"): "bytes of a buffer",
     ("brokerless/verify", "engine"): "the field engineInfo of Delta",
 }
 """Places that may use a word, and why."""
