@@ -1,4 +1,4 @@
-"""Rebuilds what the documents say about the benchmark from the files in ``benchmarks/results``.
+"""Write the documents about the benchmark; one long file, because it is one document from top to bottom.
 
     python -m tools.pages benchmark            writes docs/benchmark.md, docs/img/benchmark-*, README.md's table
     python -m tools.pages benchmark --check    writes nothing; the exit code is 1 if one of them is not up to date

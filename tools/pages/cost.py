@@ -1,4 +1,4 @@
-"""Rebuilds ``docs/cost.md`` and its plot from the prices, the model and the measured requests.
+"""Write ``docs/cost.md`` and its plot; one long file, because it is one document from top to bottom.
 
     python -m tools.pages cost            writes docs/cost.md and docs/img/cost.*
     python -m tools.pages cost --check    writes nothing; the exit code is 1 if one of them is not up to date
