@@ -27,7 +27,7 @@ from brokerless.cli.messages import stop_on_signals
 from brokerless.cli.output import print_json, print_table, say
 from brokerless.cli.server import state_dir
 from brokerless.errors import ConfigError
-from brokerless.spark.conf import Engine  # noqa: TC001  # typer reads the annotations
+from brokerless.spark.conf import Engine  # typer reads the annotations
 
 if TYPE_CHECKING:
     import subprocess
