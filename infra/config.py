@@ -67,7 +67,7 @@ def _repeated(names: Iterable[str]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """A topic that producers write to.
+    """A topic that producers write.
 
     Attributes:
         name: of the topic.
@@ -186,18 +186,18 @@ class PipelineConfig:
 
     @property
     def watched(self) -> bool:
-        """Whether a canary goes through it: nobody waits for messages of a pipeline that is stopped on purpose."""
+        """Whether the pipeline has a canary and runs."""
         return self.canary is not None and self.running
 
     @property
     def dead_letters(self) -> str:
-        """The topic with the messages that it could not process."""
+        """The topic of its dead letters."""
         return dead_letters(self.output)
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratorConfig:
-    """Example messages, made by a function.
+    """A function that sends example messages.
 
     Attributes:
         rate_per_s: messages a second.
@@ -223,7 +223,7 @@ class GeneratorConfig:
 
 @dataclass(frozen=True, slots=True)
 class VpcConfig:
-    """A network of the stage's own, without a way to the internet: endpoints lead to the AWS services.
+    """The stage's own network without access to the internet, with endpoints to the AWS services.
 
     Attributes:
         cidr: its addresses.
@@ -247,7 +247,7 @@ class MskConfig:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What the assets are built for.
+    """The runtime that the assets are built for.
 
     Attributes:
         architecture: of the functions' and EMR's processors. Glue has x86_64 always.
@@ -265,7 +265,7 @@ class Runtime:
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """A topic that must exist, whoever writes it: one for producers, or a pipeline's output.
+    """A topic that must exist: one for producers, or a pipeline's output.
 
     Attributes:
         name: of the topic.
@@ -288,7 +288,7 @@ class TopicPlan:
 
 @dataclass(frozen=True, slots=True)
 class StageConfig:
-    """All that one deployment is made from.
+    """The configuration of one deployment.
 
     Attributes:
         name: of the stage; part of all names, so that stages can share an account.
@@ -425,17 +425,17 @@ class StageConfig:
 
     @property
     def prefix(self) -> str:
-        """What names of AWS resources begin with."""
+        """The prefix of names of AWS resources."""
         return f"brokerless-{self.name}"
 
     @property
     def log_prefix(self) -> str:
-        """What names of log groups begin with."""
+        """The prefix of names of log groups."""
         return f"/brokerless/{self.name}"
 
     @property
     def database(self) -> str:
-        """The Glue catalog's database, by which Athena finds the tables."""
+        """The database of the tables in the Glue catalog."""
         return catalog_name(self.prefix)
 
     @property
@@ -474,11 +474,11 @@ class StageConfig:
 
     @property
     def has_example(self) -> bool:
-        """Whether the generator's topics are there."""
+        """Whether the stage has the generator's topics."""
         return set(ZONES) <= {topic.name for topic in self.topics}
 
     def tables_of(self, names: Iterable[str]) -> tuple[str, ...]:
-        """The tables of these topics, relative to the root."""
+        """Return the tables of these topics, relative to the root."""
         wanted = set(names)
         tables = [table for plan in self.plans for table in plan.tables]
         return tuple(table for table in tables if split_table(table)[0] in wanted)

@@ -79,11 +79,7 @@ CLAIM_MESSAGE_BYTES: Final = 1000
 
 _PACKING: Final = {True: ("packing messages into records and unpacking them, which is left to its users",), False: ()}
 
-NOBODYS: Final = (
-    "the programs that produce and read",
-    "people",
-    "taxes, discounts, free tiers",
-)
+NOBODYS: Final = ("the programs that produce and read", "people", "taxes, discounts, free tiers")
 """The costs that no estimate includes."""
 
 

@@ -1,4 +1,4 @@
-"""What things cost a unit: the dated list in ``prices.json``, each row with its source, or a file that replaces it.
+"""Prices of units: the dated list in ``prices.json``, each row with its source, or a file that replaces it.
 
 A price that is missing, misspelt or negative would make a bill wrong without a sign, so a list is checked as a whole
 before anything is computed, and each row that cannot be used is named.
@@ -53,7 +53,7 @@ class Price:
 
     @property
     def usd(self) -> float:
-        """For ``per`` units of the first tier."""
+        """The price of ``per`` units of the first tier."""
         return self.tiers[0][1]
 
     def usd_text(self) -> str:
@@ -63,7 +63,7 @@ class Price:
         return "; ".join(text + end for text, end in zip(texts, [*ends, " beyond" if ends else ""], strict=True))
 
     def for_text(self) -> str:
-        """What is paid for: ``1,000 x GET``."""
+        """Return the unit as text: ``1,000 x GET``."""
         return self.unit if self.per == 1 else f"{self.per:,.0f} x {self.unit}"
 
     def of(self, units: float) -> float:
@@ -73,7 +73,7 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What somebody else says that something costs, for one workload. Quoted, never computed with.
+    """A published claim about a cost for one workload. It is quoted, and never used in a computation.
 
     Attributes:
         said: the claim in words.
@@ -116,11 +116,11 @@ class Prices:
             raise ConfigError(f"There is no price {name!r}{_meant(name, self.rows)}.") from None
 
     def usd(self, name: str) -> float:
-        """For as many units as the row is for, in the first tier."""
+        """Return the price of a row's units in the first tier."""
         return self[name].usd
 
     def to_dict(self) -> dict[str, Any]:
-        """As in a price file."""
+        """Return the prices in the form of a price file."""
         return {
             "as_of": self.as_of.isoformat(),
             "region": self.region,
@@ -130,7 +130,7 @@ class Prices:
 
 
 def tiered(units: float, tiers: Sequence[tuple[float, float]]) -> float:
-    """What so many units cost, each at the price of the tier it falls into; ``tiers`` as in ``Price``."""
+    """Return the cost of units, each at the price of its tier; ``tiers`` as in ``Price``."""
     usd = below = 0.0
     for up_to, each in tiers:
         usd += max(0.0, min(units, up_to) - below) * each

@@ -1,18 +1,9 @@
 """Compute what a workload does in a month: commits, requests, bytes and polls, from messages and settings.
 
-The model, whose constants are those of the library or were measured by ``benchmarks``:
-
-* A commit is two PUTs: an object with the rows, and the log's entry.
-* A producer commits at most ``commits_per_s`` times a second (1 / ``linger_s``), never without a message, and more
-  often where a commit would grow beyond what a producer buffers.
-* A pipeline commits at most once each ``commit_interval_s``, in micro-batches at most ``BATCHES_PER_S`` times a second,
-  and never more often than its input.
-* A reader of a commit sends two GETs, for the entry and for the object, and polls for the next entry: see
-  ``polls_per_s``.
-
-Where the model is wrong it is wrong against brokerless: nothing is compressed, no poll takes time, every producer
-commits as often as it may. Excluded: commits lost to another writer of the same partition, a GET and a PUT each.
-Standard library only.
+``docs/cost.md`` explains the model. Its constants are those of the library, or were measured by ``benchmarks``. Where
+the model is wrong it is wrong against brokerless: nothing is compressed, no poll takes time, every producer commits as
+often as it may. Excluded: commits lost to another writer of the same partition, a GET and a PUT each. Standard library
+only.
 """
 
 from __future__ import annotations

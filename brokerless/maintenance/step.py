@@ -1,4 +1,4 @@
-"""What all steps of the maintenance of a table share: limits, the rules of a table, listings of its log."""
+"""The common parts of all maintenance steps: limits, the rules of a table, listings of its log."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _UNITS: Final = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one run did to one table.
+    """The result of one run for one table.
 
     Attributes:
         table: the partition's table, relative to the root.

@@ -74,7 +74,7 @@ class Connection:
         if request.op == "DELETE" and head.words[0] == b"POST":
             head, whole = self._with_whole_body(head)  # it names the keys, which a plan needs to know
             request, body = Request("DELETE", keys_of(whole)), [whole]
-        shot = self._injector.take(request)
+        shot = self._injector.draw(request)
         if shot is None:
             return self._pass_on(head, request, self._ask(head, body, request))
         fault = shot.fault
@@ -85,7 +85,7 @@ class Connection:
         return self._refuse(head, body, request, shot)
 
     def _delay(self, head: Head, body: Iterable[bytes], request: Request, shot: Shot) -> bool:
-        """Faults that change when something happens, or when it is said to have happened."""
+        """Apply a fault that changes a time: of the request, or in the answer."""
         fault = shot.fault
         is_late = isinstance(fault, Held | Latency) and not _waits_with_answer(fault)
         if is_late:
@@ -229,7 +229,7 @@ class Connection:
         return framing != "close" and answer.keeps_open
 
     def _answer(self, head: Head, status: int, code: str) -> bool:
-        """Answers as S3 does."""
+        """Send an answer in the form of S3."""
         return self._send(head, status, "application/xml", error_xml(code, head.words[1].decode("latin-1")))
 
     def _send(self, head: Head, status: int, content_type: str, content: bytes) -> bool:
@@ -282,10 +282,10 @@ def _delay_s(fault: Latency, draw: float) -> float:
 
 
 def _flipped(content: bytes, draw: float) -> bytes:
-    """The content with one bit changed."""
-    place, bit = divmod(int(draw * len(content) * 8), 8)
+    """Return the content with one bit changed."""
+    position, bit = divmod(int(draw * len(content) * 8), 8)
     changed = bytearray(content)
-    changed[place] ^= 1 << bit
+    changed[position] ^= 1 << bit
     return bytes(changed)
 
 

@@ -1,4 +1,4 @@
-"""What can go wrong between a client and an S3 server, as values: a fault, when it strikes, and plans of many.
+"""Faults between a client and an S3 server as values: a fault, the requests that it affects, and plans of many.
 
 Standard library only. ``Script`` is for tests that say exactly which request meets which fault; ``Chaos`` for runs that
 draw faults from a seed.
@@ -45,7 +45,7 @@ class Fault:
 
     @property
     def reaches_server(self) -> bool:
-        """Whether the server gets the request, whatever the client is told."""
+        """Whether the server gets the request, whatever answer the client gets."""
         return bool(getattr(self, "applied", True))
 
 

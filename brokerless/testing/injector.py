@@ -1,4 +1,4 @@
-"""Which request meets which fault, and the record of it.
+"""Decide which fault a request gets, and record it.
 
 What is deterministic: whether a request is struck, and all that is drawn for it (a tail's length, the bit that flips),
 depends on the seed, the rule, the request's kind and key, and on how many requests of this kind and key came before it.
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 _UUID: Final = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}(?:\.[0-9a-f]{8}(?=\.))?")
 _REMEMBERED: Final = 100_000
-"""Requests, log lines and written keys kept in memory; a proxy may run for days."""
+"""Requests, log lines and written keys in memory; a proxy may run for days."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a plan sees of a request: its kind and the objects it is about (several for one deletion of many)."""
+    """The part of a request that a plan uses: its kind and its objects (several for one deletion of many)."""
 
     op: Op
     keys: tuple[str, ...]
@@ -57,7 +57,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Shot:
-    """A fault for one request. ``draw`` is a number from 0 to 1 that the fault may use; ``rule`` its place or None."""
+    """A fault for one request. ``draw`` is a number from 0 to 1 that the fault may use; ``rule`` its index or None."""
 
     fault: Fault
     draw: float
@@ -92,7 +92,7 @@ class _Active:
 
     rule: Rule
     seed: int
-    place: int
+    position: int
     fitted: int = 0
     struck: int = 0
 
@@ -144,11 +144,11 @@ class Injector:
             self._add(rules)
 
     def pending(self) -> tuple[Rule, ...]:
-        """The rules that have not struck as often as they were told to."""
+        """The rules that have not struck as often as they should."""
         with self._lock:
             return tuple(a.rule for a in self._rules if a.rule.times is not None and not a.is_used_up)
 
-    def take(self, request: Request) -> Shot | None:
+    def draw(self, request: Request) -> Shot | None:
         """The fault for this request, or None."""
         with self._lock:
             self.requests[request.op] += 1
@@ -162,10 +162,10 @@ class Injector:
             return None if self._chaos is None else self._draw(self._chaos, request, stream)
 
     def give_back(self, shot: Shot) -> None:
-        """Undoes a ``take``: the server's answer left the fault nothing to do."""
+        """Undoes a ``draw``: the server's answer left the fault nothing to do."""
         with self._lock:
             for active in self._rules:
-                if active.place == shot.rule:
+                if active.position == shot.rule:
                     active.struck -= 1
 
     def record(self, request: Request, shot: Shot, *, applied: bool | None, upstream: int | None) -> None:
@@ -197,7 +197,7 @@ class Injector:
 
     def _add(self, rules: Sequence[Rule]) -> None:
         first = len(self._rules)
-        self._rules += [_Active(rule, self._seed, place) for place, rule in enumerate(rules, start=first)]
+        self._rules += [_Active(rule, self._seed, position) for position, rule in enumerate(rules, start=first)]
 
     def _strike(self, active: _Active, request: Request, stream: str) -> Shot | None:
         rule = active.rule
@@ -206,11 +206,13 @@ class Injector:
         active.fitted += 1
         if active.fitted <= rule.after:
             return None
-        turn = self._turn(active.place, request.op, stream)
-        if _uniform(active.seed, active.place, request.op, stream, turn, "strike") >= rule.probability:
+        turn = self._turn(active.position, request.op, stream)
+        if _uniform(active.seed, active.position, request.op, stream, turn, "strike") >= rule.probability:
             return None
         active.struck += 1
-        return Shot(rule.fault, _uniform(active.seed, active.place, request.op, stream, turn, "draw"), active.place)
+        return Shot(
+            rule.fault, _uniform(active.seed, active.position, request.op, stream, turn, "draw"), active.position
+        )
 
     def _draw(self, chaos: Chaos, request: Request, stream: str) -> Shot | None:
         if not (covers(chaos.op, request.op) and fits_key(chaos.key, request.keys)):

@@ -113,11 +113,11 @@ class FaultProxy:
     # What a test asks
 
     def log(self) -> tuple[Injected, ...]:
-        """What was injected, in the order of injection (the last hundred thousand)."""
+        """The injected faults, in their order (the last hundred thousand)."""
         return self.injector.log()
 
     def pending(self) -> tuple[Rule, ...]:
-        """Rules that have not struck as often as they were told to. A good test ends with none."""
+        """The rules that have not struck as often as they should. A good test ends with none."""
         return self.injector.pending()
 
     def count(self, op: Op | None = None, key: str = "*") -> int:

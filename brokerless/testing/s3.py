@@ -1,4 +1,4 @@
-"""What of an HTTP exchange is S3: which operation a request is, on which keys, and what a refusal looks like. Pure."""
+"""The S3 part of HTTP: the operation of a request, its keys, and the form of an error. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HTTP/1.1 on a socket, as little as a proxy needs: heads are kept byte for byte, because signatures cover them.
+"""HTTP/1.1 on a socket, as little as a proxy needs: heads are passed on byte for byte, because signatures cover them.
 
 Python's own server and client would parse and rebuild each header; besides being three times slower, they change what
 S3 clients have signed and cannot break an answer in the middle.
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Framing = int | Literal["chunked", "close"]
-"""How a body ends: after so many bytes, with its last chunk, or with the connection."""
+"""The end of a body: after a number of bytes, with its last chunk, or with the connection."""
 
 _PIECE_BYTES: Final = 256 * 1024
 _HEAD_BYTES: Final = 64 * 1024
@@ -53,11 +53,11 @@ class Head:
         return connection != b"close"
 
     def request_framing(self) -> Framing:
-        """How the body of this request ends."""
+        """Return how the body of this request ends."""
         return self._framing(0)
 
     def answer_framing(self, method: bytes) -> Framing:
-        """How the body of this answer to a request with ``method`` ends."""
+        """Return how the body of this answer to a request with ``method`` ends."""
         if method == b"HEAD" or self.status < 200 or self.status in {204, 304}:
             return 0
         return self._framing("close")
@@ -65,8 +65,8 @@ class Head:
     def replacing(self, name: bytes, value: bytes) -> Head:
         """The same head with another value in a header, which is added if it was not there."""
         first, *rest = self.raw[:-4].split(b"\r\n")
-        kept = [line for line in rest if line.partition(b":")[0].lower() != name.lower()]
-        raw = b"\r\n".join([first, *kept, name + b": " + value]) + b"\r\n\r\n"
+        others = [line for line in rest if line.partition(b":")[0].lower() != name.lower()]
+        raw = b"\r\n".join([first, *others, name + b": " + value]) + b"\r\n\r\n"
         return Head(raw, self.words, {**self.fields, name.lower(): value})
 
     def without(self, name: bytes) -> Head:
@@ -94,7 +94,7 @@ class Wire:
         self._buffer = bytearray()
 
     def send(self, data: bytes) -> None:
-        """Sends all of it."""
+        """Send all data."""
         self.socket.sendall(data)
 
     def head(self) -> Head | None:

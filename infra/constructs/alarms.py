@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 RUNBOOK: Final = "docs/runbook.md"
 
 _DOES_NOT_SHRINK: Final = "IF(backlog > 0 AND DIFF(backlog) >= 0, 1, 0)"
-"""The minimum of a window is the backlog's floor: what a healthy pipeline always works off is not in it."""
+"""Whether the backlog does not shrink. The minimum of a window omits the messages that a healthy pipeline processes."""
 
 
 def runbook(metric: Metric) -> str:

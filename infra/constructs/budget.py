@@ -1,4 +1,4 @@
-"""A budget for the stage, which says when 80 % of it is spent, or all of it is going to be."""
+"""The budget of a stage, which notifies when 80 % is spent or 100 % is forecast."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class StageBudget(Construct):
-    """The costs of all that has the stage's tags.
+    """A budget for the costs of all resources with the stage's tags.
 
     AWS knows costs by tag only for tags that were activated for cost allocation, once for an account: ``stage``.
     """
@@ -24,7 +24,7 @@ class StageBudget(Construct):
     def __init__(
         self, scope: Construct, construct_id: str, *, stage: StageConfig, usd: float, notified: sns.Topic
     ) -> None:
-        """Makes the budget.
+        """Create the budget.
 
         Args:
             scope: the parent.

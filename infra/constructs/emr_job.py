@@ -1,4 +1,4 @@
-"""A pipeline on EMR Serverless: the very script of ``glue_jobs/``, with its packages in an unpacked archive.
+"""A pipeline on EMR Serverless: the script of ``glue_jobs/``, with its packages in an unpacked archive.
 
 CloudFormation has no resource for a run; the controller starts it, with the parameters that are made here.
 """
@@ -41,13 +41,13 @@ _ARCHITECTURES: Final = {"arm64": "ARM64", "x86_64": "X86_64"}
 
 
 def usd_per_hour(pipeline: PipelineConfig, stage: StageConfig) -> float:
-    """The list price of the pipeline's driver and executors."""
+    """Return the list price of the pipeline's driver and executors."""
     cores, memory = _capacity(pipeline)
     return emr_price(cores, memory, arm=stage.runtime.architecture == "arm64").usd_per_hour
 
 
 class EmrJob(Construct):
-    """An application with room for one pipeline, and what a run of it consists of.
+    """An application with the capacity for one pipeline, and the parameters of its runs.
 
     Attributes:
         role: of the run; grants to tables are the stack's.
@@ -136,7 +136,7 @@ class EmrJob(Construct):
 
 
 def _capacity(pipeline: PipelineConfig) -> tuple[int, int]:
-    """Cores and GB of a driver and all executors."""
+    """Return the cores and GB of the driver and all executors."""
     executors = pipeline.workers - 1
     return (
         pipeline.driver[0] + executors * pipeline.executor[0],
@@ -170,7 +170,7 @@ def _submit(plan: JobPlan, packages: str) -> str:
 
 
 def _heap(container_gb: int) -> str:
-    """What of a worker's memory the JVM gets: Spark adds a tenth, 384 MB at least, for what lies outside the heap.
+    """Return the memory of the JVM: Spark adds a tenth, 384 MB at least, for memory outside the heap.
 
     Python's processes live there, too, hence three quarters.
     """

@@ -1,4 +1,4 @@
-"""A pipeline on AWS Glue 6.0: the very script of ``glue_jobs/``, with the library installed from a zip of wheels."""
+"""A pipeline on AWS Glue 6.0: the script of ``glue_jobs/``, with the library installed from a zip of wheels."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from infra.constructs.storage import Storage
 
 GLUE_VERSION: Final = "6.0"
-"""Stated, because the service's default is another: Spark 4.1.1, Python 3.13, Java 17."""
+"""The version, because the service has another default: Spark 4.1.1, Python 3.13, Java 17."""
 
 _WINDOW: Final = "Sun:3"
 
 
 def usd_per_hour(pipeline: PipelineConfig) -> float:
-    """The list price of the pipeline's workers."""
+    """Return the list price of the pipeline's workers."""
     return glue_price(pipeline.worker_type, pipeline.workers, GLUE_VERSION).usd_per_hour
 
 
 class GlueJob(Construct):
-    """A streaming job, with a role, log groups and a security configuration of its own.
+    """A streaming job with its own role, log groups and security configuration.
 
     Neither Glue nor the job restarts a run that failed: the controller does, and counts.
 

@@ -38,7 +38,7 @@ _TIMEOUT: Final = cdk.Duration.seconds(60)
 _VISIBILITY: Final = cdk.Duration.seconds(360)
 _ATTEMPTS: Final = 5
 _MAX_BODY_BYTES: Final = 6 * 2**20
-"""What one invocation can carry."""
+"""The limit of one invocation."""
 
 
 def event_bus(scope: Construct, stage: StageConfig, key: kms.IKey | None) -> events.EventBus | None:
@@ -50,7 +50,7 @@ def event_bus(scope: Construct, stage: StageConfig, key: kms.IKey | None) -> eve
     )
 
 
-class Ingest(Construct):
+class TopicIngest(Construct):
     """Commits messages from the sources of a topic."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What watches a stage: alarms and a dashboard, both made from ``brokerless.metrics.METRICS`` and the configuration.
+"""Alarms and a dashboard of a stage, made from ``brokerless.metrics.METRICS`` and the configuration.
 
 Nothing is named here a second time: a metric that is added to the definitions gets its graph and its alarm, a topic or
 pipeline that is added to the configuration gets all of its own.

@@ -1,4 +1,4 @@
-"""The CDK's Provider framework for custom resources, and what the rules say about its parts."""
+"""The CDK's Provider framework for custom resources, with the accepted findings of the rules."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def make_provider(
     function: lambda_.IFunction,
     polls: bool,
 ) -> custom_resources.Provider:
-    """A custom resource's provider, with a log that ends.
+    """Create a custom resource's provider, with a log that has a retention.
 
     Args:
         scope: the parent.

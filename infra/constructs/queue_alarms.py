@@ -1,4 +1,4 @@
-"""Alarms for events and messages that nothing could process: they wait in queues, and somebody has to look."""
+"""Alarms for events and messages that no function could process: they wait in queues until a person checks them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions that a clock starts: maintenance, the canaries, and the example's generator."""
+"""Functions that a schedule starts: maintenance, the canaries, and the example's generator."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _GENERATOR_EVERY: Final = cdk.Duration.minutes(1)
 
 
 class Maintenance(Construct):
-    """Checkpoints, clean-up of logs and of orphans, for all topics."""
+    """Maintains all topics: checkpoints, log clean-up, garbage collection."""
 
     def __init__(self, scope: Construct, construct_id: str, *, platform: Platform, storage: Storage) -> None:
         super().__init__(scope, construct_id)
@@ -70,7 +70,7 @@ class Maintenance(Construct):
 
 
 class Canary(Construct):
-    """One message a minute through a pipeline, from the first hop to a reader."""
+    """Sends one message a minute through a pipeline, and reads it from the output."""
 
     def __init__(
         self, scope: Construct, construct_id: str, *, platform: Platform, storage: Storage, pipeline: PipelineConfig
@@ -105,7 +105,7 @@ class Canary(Construct):
 
 
 class Generator(Construct):
-    """Sends the example's messages, by hand or each minute."""
+    """Sends the example's messages, each minute or when it is invoked."""
 
     def __init__(self, scope: Construct, construct_id: str, *, platform: Platform, storage: Storage) -> None:
         super().__init__(scope, construct_id)

@@ -43,17 +43,17 @@ class JobPlan:
 
     @property
     def name(self) -> str:
-        """Of the job: ``brokerless-dev-timezone-etl``."""
+        """The name of the job: ``brokerless-dev-timezone-etl``."""
         return f"{self.stage.prefix}-{self.pipeline.name}"
 
     @property
     def log_prefix(self) -> str:
-        """Below which its log groups are."""
+        """The prefix of its log groups."""
         return f"{self.stage.log_prefix}/jobs/{self.pipeline.name}"
 
     @property
     def arguments(self) -> dict[str, str]:
-        """The script's; a pipeline's own come last and win."""
+        """The script's arguments; a pipeline's own arguments override the others."""
         pipeline = self.pipeline
         return {
             "--root": self.root,
@@ -70,7 +70,7 @@ class JobPlan:
 
 
 def chained(conf: Mapping[str, str]) -> str:
-    """Settings as the value of one ``--conf``: further ones follow inside it, because Glue takes an argument once.
+    """Return settings as the value of one ``--conf``, because Glue accepts an argument only once.
 
     Raises:
         ValueError: a value holds a space, which would end it.

@@ -1,4 +1,4 @@
-"""The topics themselves: created before anything writes to them, and never deleted by a deployment."""
+"""The topics of a stage, which are created before anything writes to them and never deleted by a deployment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Topics(Construct):
-    """Makes every topic of the stage exist.
+    """Creates every topic of the stage.
 
     Attributes:
         resource: what producers and jobs have to wait for.

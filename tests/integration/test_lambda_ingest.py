@@ -335,7 +335,7 @@ def test_sns_and_eventbridge_call_the_function_itself(function: Any, settings: S
 
 @pytest.mark.parametrize("event", [{}, {"Records": []}, {"Records": [{"eventSource": "aws:s3"}]}, {"key": "value"}])
 def test_an_event_of_another_service_is_named(function: Any, event: dict[str, Any]) -> None:
-    with pytest.raises(MessageError, match="of no service that this function reads"):
+    with pytest.raises(MessageError, match="is not of a supported service"):
         call(function, event)
 
 
@@ -422,7 +422,7 @@ def test_logs_hold_counts_and_no_messages(
     seen = capsys.readouterr()
     assert "secret" not in seen.out + seen.err + log.getvalue()
     taken = json.loads(log.getvalue().splitlines()[0])
-    assert taken["message"] == "A batch was taken."
+    assert taken["message"] == "A batch was ingested."
     assert (taken["committed"], taken["rejected"], taken["failed"], taken["service"]) == (1, 2, 0, "ingest")
 
 
@@ -523,5 +523,5 @@ def test_a_payload_that_is_no_base64_is_a_dead_letter_and_stops_no_other(
     ],
 )
 def test_an_envelope_that_no_service_writes_is_named(function: Any, event: dict[str, Any]) -> None:
-    with pytest.raises(MessageError, match="not as its service writes it"):
+    with pytest.raises(MessageError, match="does not have the form of its service"):
         call(function, event)

@@ -26,7 +26,7 @@ HOST_RUNTIME: Final = Runtime(
     architecture="arm64" if platform.machine() in {"arm64", "aarch64"} else "x86_64",
     python=f"{sys.version_info.major}.{sys.version_info.minor}",
 )
-"""What fits this machine and this interpreter."""
+"""The runtime of this machine and this interpreter."""
 
 INTERVAL_S: Final = "0.2"
 
@@ -51,7 +51,7 @@ def local_stage(*, interval_s: str = INTERVAL_S) -> StageConfig:
 
 
 def main() -> int:
-    """Synthesises the stage for the emulator. Returns the exit code."""
+    """Synthesise the stage for the emulator. Return the exit code."""
     use_packaged_node()
     import aws_cdk as cdk
 

@@ -1,4 +1,4 @@
-"""The whole AWS path on this machine: an emulator of AWS, and the CDK's command line deploying to it.
+"""Deploy to an emulator of AWS on this machine, with the CDK's command line.
 
 Nothing here needs an account, Docker or the network. The emulator listens on the loopback interface only, checks the
 policies of roles, and keeps all that it writes in one directory. So does the CDK: its caches, its assembly, its home.
@@ -78,11 +78,11 @@ class Emulator:
 
     @property
     def log(self) -> Path:
-        """What the emulator had to say."""
+        """The output of the emulator."""
         return self.directory / "emulator.log"
 
     def environ(self) -> dict[str, str]:
-        """What makes any AWS client talk to this emulator, as the account's owner."""
+        """Return the environment in which any AWS client uses this emulator, as the account's owner."""
         return {
             "AWS_ENDPOINT_URL": self.endpoint,
             "AWS_ENDPOINT_URL_S3": self.endpoint,
@@ -170,7 +170,7 @@ class Deployment:
         (directory / "home").mkdir(parents=True, exist_ok=True)
 
     def bootstrap(self) -> str:
-        """Prepares the account: the bucket of assets."""
+        """Prepare the account: the bucket of assets."""
         return self._cdk("bootstrap", f"aws://{ACCOUNT}/{REGION}")
 
     def synth(self, context: Mapping[str, str] | None = None) -> str:
@@ -185,22 +185,22 @@ class Deployment:
         return self._cdk(*command, *given, cwd=REPOSITORY)
 
     def deploy(self) -> str:
-        """Brings all stacks to what was synthesised last."""
+        """Deploy the last templates to all stacks."""
         return self._cdk("deploy", *self._all(), "--require-approval", "never", "--progress", "events")
 
     def diff(self) -> str:
-        """How the deployed stacks differ from what was synthesised last."""
+        """Return the differences between the deployed stacks and the last templates."""
         return self._cdk("diff", *self._all())
 
     def destroy(self) -> str:
-        """Removes all stacks."""
+        """Remove all stacks."""
         return self._cdk("destroy", *self._all(), "--force")
 
     def _all(self) -> tuple[str, ...]:
         return ("--all", "--app", str(self._assembly))
 
     def _cdk(self, *arguments: str, cwd: Path | None = None) -> str:
-        """Runs one command and answers its output.
+        """Run one command and return its output.
 
         Args:
             arguments: of ``cdk``.
@@ -210,9 +210,9 @@ class Deployment:
         Raises:
             BrokerlessError: it failed or took too long; with the end of its output.
         """
-        kept = {name: value for name, value in os.environ.items() if name in {"LANG", "LC_ALL", "LD_LIBRARY_PATH"}}
+        inherited = {name: value for name, value in os.environ.items() if name in {"LANG", "LC_ALL", "LD_LIBRARY_PATH"}}
         environ = {
-            **kept,
+            **inherited,
             **self._emulator.environ(),
             "PATH": f"{_BIN}{os.pathsep}{os.environ['PATH']}",
             "HOME": str(self._directory / "home"),

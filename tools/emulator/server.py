@@ -1,4 +1,4 @@
-"""The AWS emulator of ``make deploy-local``: ministack, and what its release 1.5.33 lacks for our templates.
+"""The AWS emulator of ``make deploy-local``: ministack, with the features that its release 1.5.33 does not have.
 
 Runs as ``python -m tools.emulator.server`` in a process of its own, and ends with the ``Emulator`` that started it.
 What is added goes through private names of ministack; hence its exact version is pinned, and checked here.
@@ -51,14 +51,14 @@ ACCOUNT: Final = "000000000000"
 REGION: Final = "us-east-1"
 
 DIRECTORY_ENV: Final = "BROKERLESS_EMULATOR_DIRECTORY"
-"""Where the emulator keeps everything; runs of jobs are in ``glue``, what goes with it in ``tmp``."""
+"""The emulator's folder; runs of jobs are in ``glue``, temporary files in ``tmp``."""
 
 STORED: Final = {
     "AWS::Budgets::Budget": (),
     "AWS::EMRServerless::Application": ("ApplicationId", "Arn"),
     "AWS::Glue::SecurityConfiguration": (),
 }
-"""Types of which only the properties are kept, each with the attributes that templates ask for."""
+"""Types of which only the properties are stored, each with the attributes that templates use."""
 
 # What the Python runtimes of Lambda bring along, and packages of functions rely on.
 _LAMBDA_HAS: Final = ("boto3", "botocore", "s3transfer", "jmespath", "dateutil", "six", "urllib3")
@@ -128,7 +128,7 @@ def _stored(kind: str, attributes: tuple[str, ...]) -> Handler:
         return physical_id, values(physical_id)
 
     def delete(physical_id: str, props: Handler) -> None:
-        """Nothing is kept outside the stack."""
+        """Nothing is stored outside the stack."""
 
     return {"create": create, "update": update, "delete": delete}
 
@@ -251,7 +251,7 @@ def _complete_conditions() -> None:
 
 
 def _namespace(body: bytes) -> str:
-    """Of PutMetricData, in the protocol that boto3 speaks: JSON, or the query of older releases."""
+    """Parse a PutMetricData request, in the protocol that boto3 speaks: JSON, or the query of older releases."""
     if body.startswith(b"{"):
         return str(json.loads(body)["Namespace"])
     return parse_qs(body.decode())["Namespace"][0]

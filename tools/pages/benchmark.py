@@ -1,4 +1,4 @@
-"""Rebuilds what the documents say about the benchmark from the files in ``benchmarks/results``.
+"""Write the documents about the benchmark; one long file, because it is one document from top to bottom.
 
     python -m tools.pages benchmark            writes docs/benchmark.md, docs/img/benchmark-*, README.md's table
     python -m tools.pages benchmark --check    writes nothing; the exit code is 1 if one of them is not up to date
@@ -177,16 +177,16 @@ def readme_fragment(sessions: Sequence[Session]) -> str:
     shown = [row for row in measured if row.one.hops == hops]
     rates = sorted({row.one.rate for row in shown})
     cells = {(row.one.label, row.one.rate): _readme_cell(row) for row in shown}
-    # The kit first, then by how slow they are where most can be compared.
+    # brokerless first, then by how slow they are where most can be compared.
     ranking = [row.one.label for row in shown if row.one.rate == common_rate(shown)]
-    kit = {row.one.label for row in shown if row.is_kit}
+    ours = {row.one.label for row in shown if row.is_kit}
     labels = sorted(
         {row.one.label for row in shown},
-        key=lambda x: (x not in kit, ranking.index(x) if x in ranking else len(ranking), x),
+        key=lambda x: (x not in ours, ranking.index(x) if x in ranking else len(ranking), x),
     )
     table = _table(
         ["p50 / p99 in seconds, at messages/s:", *(f"{rate:,}" for rate in rates)],
-        [[f"**{x}**" if x in kit else x, *(cells.get((x, rate), _NONE) for rate in rates)] for x in labels],
+        [[f"**{x}**" if x in ours else x, *(cells.get((x, rate), _NONE) for rate in rates)] for x in labels],
     )
     hop = "One hop" if hops == 1 else "Two hops"
     marks = "\\* Not clean: the page below says why. " if any(not row.clean for row in shown) else ""
@@ -399,7 +399,7 @@ def _seconds(row: Row, name: str) -> str:
 
 
 def _latency(seconds: float) -> str:
-    """As many digits as can be told apart: milliseconds below 0.1 s, hundredths below 10 s."""
+    """As many digits as can be distinguished: milliseconds below 0.1 s, hundredths below 10 s."""
     return f"{seconds:.{3 if abs(seconds) < 0.0995 else 2 if abs(seconds) < 9.995 else 1}f}"
 
 

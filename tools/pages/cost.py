@@ -1,4 +1,4 @@
-"""Rebuilds ``docs/cost.md`` and its plot from the prices, the model and the measured requests.
+"""Write ``docs/cost.md`` and its plot; one long file, because it is one document from top to bottom.
 
     python -m tools.pages cost            writes docs/cost.md and docs/img/cost.*
     python -m tools.pages cost --check    writes nothing; the exit code is 1 if one of them is not up to date
@@ -64,7 +64,7 @@ LINES: Final[tuple[tuple[str, str, Workload, str, Any], ...]] = (
     ("Kinesis provisioned, a record a message", "kinesis-provisioned", SINGLE, "#009E73", ":"),
     ("SQS and Lambda", "sqs", DEFAULT, "#CC79A7", "-"),
 )
-"""Label, way, workload but for its rate, colour and dashes of what is in the tables and the plot."""
+"""Label, alternative, workload but for its rate, colour and dashes of what is in the tables and the plot."""
 
 
 def main(argv: Sequence[str] | None = None, repository: Path = REPOSITORY) -> int:
@@ -94,9 +94,9 @@ def build(runs: Sequence[Result]) -> dict[str, bytes]:
     return {PAGE: page(runs).encode(), **plots}
 
 
-def usd(way: str, work: Workload) -> float:
+def usd(alternative: str, work: Workload) -> float:
     """By the month."""
-    return ALTERNATIVES[way](work, PRICES).bill.usd_per_month
+    return ALTERNATIVES[alternative](work, PRICES).bill.usd_per_month
 
 
 def page(runs: Sequence[Result]) -> str:
@@ -123,9 +123,9 @@ def plot() -> dict[str, bytes]:
         figure = Figure(figsize=(9.0, 6.4), layout="constrained")
         ax = figure.subplots()
         rates = [10 ** (n / 20) for n in range(round(20 * math.log10(HIGHEST)) + 1)]
-        for label, way, work, colour, dashes in LINES:
-            costs = [usd(way, replace(work, messages_per_s=rate)) for rate in rates]
-            ax.plot(rates, costs, label=label, color=colour, ls=dashes, lw=2.8 if way == "brokerless" else 1.5)
+        for label, alternative, work, colour, dashes in LINES:
+            costs = [usd(alternative, replace(work, messages_per_s=rate)) for rate in rates]
+            ax.plot(rates, costs, label=label, color=colour, ls=dashes, lw=2.8 if alternative == "brokerless" else 1.5)
         ax.set(xscale="log", yscale="log", ylim=(10, 2e5), xlim=(LOWEST, HIGHEST))
         ax.set_xlabel("messages a second, of 200 bytes")
         ax.set_ylabel("USD a month")
@@ -170,11 +170,16 @@ to {work.commits_per_s:g} commits a second (the default of `linger_s`), a pipeli
 def _tables() -> str:
     idle = [replace(work, messages_per_s=0) for _, _, work, _, _ in LINES]
     monthly = [
-        [label, _usd(usd(way, none)), *(_usd(usd(way, replace(work, messages_per_s=rate))) for rate in RATES)]
-        for (label, way, work, _, _), none in zip(LINES, idle, strict=True)
+        [
+            label,
+            _usd(usd(alternative, none)),
+            *(_usd(usd(alternative, replace(work, messages_per_s=rate))) for rate in RATES),
+        ]
+        for (label, alternative, work, _, _), none in zip(LINES, idle, strict=True)
     ]
     each = [
-        [label, *(_each(way, replace(work, messages_per_s=rate)) for rate in RATES)] for label, way, work, _, _ in LINES
+        [label, *(_each(alternative, replace(work, messages_per_s=rate)) for rate in RATES)]
+        for label, alternative, work, _, _ in LINES
     ]
     return f"""\
 ## At four rates
@@ -211,10 +216,10 @@ def _claims() -> str:
 
 def _cheaper() -> str:
     rows = []
-    for label, way, work, _, _ in LINES:
-        if way == "brokerless":
+    for label, alternative, work, _, _ in LINES:
+        if alternative == "brokerless":
             continue
-        cells = [_where(way, replace(mine, packed=work.packed)) for mine in (DEFAULT, THRIFTY, EXPRESS)]
+        cells = [_where(alternative, replace(mine, packed=work.packed)) for mine in (DEFAULT, THRIFTY, EXPRESS)]
         rows.append([label, *cells])
     many = {rate: _break_even_commits("msk", replace(DEFAULT, messages_per_s=rate)) for rate in (1_000, 10_000)}
     fast = replace(THRIFTY, idle_poll_s=workload.POLL_S)
@@ -473,13 +478,13 @@ A file must have all rows, or say `"others": "as published"` to change some. Loo
 {_table(["price", "USD", "for", "source", "as of"], rows)}"""
 
 
-def _where(way: str, mine: Workload) -> str:
-    """At which rates brokerless is cheaper than the way."""
+def _where(alternative: str, mine: Workload) -> str:
+    """At which rates brokerless is cheaper than the alternative."""
 
     def difference(rate: float) -> float:
         work = replace(mine, messages_per_s=rate)
         # A storage class or the pace of commits is of brokerless; what the others have is the page's default.
-        return usd("brokerless", work) - usd(way, replace(work, commits_per_s=DEFAULT.commits_per_s))
+        return usd("brokerless", work) - usd(alternative, replace(work, commits_per_s=DEFAULT.commits_per_s))
 
     bounds = [LOWEST, *crossings(difference, LOWEST, HIGHEST), HIGHEST]
     won = []
@@ -496,20 +501,20 @@ def _where(way: str, mine: Workload) -> str:
     return ", ".join(won) or "never"
 
 
-def _break_even_commits(way: str, work: Workload) -> str:
-    """From how many commits a second on the way is cheaper, which itself does not notice them."""
-    other = usd(way, work)
+def _break_even_commits(alternative: str, work: Workload) -> str:
+    """From how many commits a second on the alternative is cheaper; its own cost does not depend on them."""
+    other = usd(alternative, work)
     found = crossings(lambda commits: usd("brokerless", replace(work, commits_per_s=commits)) - other, 0.01, 1000)
     return _about(found[0])
 
 
-def _break_even_partitions(way: str, work: Workload) -> int:
-    return _from_how_many(way, lambda n: replace(work, partitions=n))
+def _break_even_partitions(alternative: str, work: Workload) -> int:
+    return _from_how_many(alternative, lambda n: replace(work, partitions=n))
 
 
-def _from_how_many(way: str, changed: Callable[[int], Workload]) -> int:
-    """From which number on the way, as it is with one, is cheaper than brokerless with so many."""
-    other = usd(way, changed(1))
+def _from_how_many(alternative: str, changed: Callable[[int], Workload]) -> int:
+    """From which number on the alternative, as it is with one, is cheaper than brokerless with so many."""
+    other = usd(alternative, changed(1))
     return next(n for n in range(1, 10_000) if usd("brokerless", changed(n)) > other)
 
 
@@ -523,8 +528,8 @@ def _usd(amount: float) -> str:
     return f"${amount:,.0f}" if amount >= 10 else f"${amount:,.2f}"
 
 
-def _each(way: str, work: Workload) -> str:
-    amount = ALTERNATIVES[way](work, PRICES).usd_per_million(work)
+def _each(alternative: str, work: Workload) -> str:
+    amount = ALTERNATIVES[alternative](work, PRICES).usd_per_million(work)
     return "-" if amount is None else f"{amount:,.2f}" if amount >= 1 else f"{amount:.2g}"
 
 

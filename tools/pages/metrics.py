@@ -47,12 +47,12 @@ time they belong to, and logs a warning once a minute.
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     return "\n".join([_INTRO, *_metrics(), "", *_alarms(), "", *_bill(), ""])
 
 
 def main(argv: list[str]) -> int:
-    """Writes the page, or compares it with ``--check``. Returns the exit code."""
+    """Write the page, or compare it with ``--check``. Return the exit code."""
     text = page()
     if "--check" not in argv:
         PAGE.write_text(text, encoding="utf-8")

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from brokerless.aws.controller.decisions import State, Stop, decide, locations, not_started, recent, refused, started
-from brokerless.aws.controller.desired import DesiredPipeline
 from brokerless.aws.controller.services import (
     AnswerLost,
     JobLocation,
@@ -34,6 +33,7 @@ from brokerless.errors import BrokerlessError, ConfigError, StoreError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from brokerless.aws.controller.desired import DesiredPipeline
     from brokerless.clock import Clock
 
 _SAVES: Final = 8

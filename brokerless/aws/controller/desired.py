@@ -1,4 +1,4 @@
-"""What a deployment asks for: the properties of a pipeline's custom resource. Standard library only."""
+"""The pipeline that a deployment asks for: the properties of its custom resource. Standard library only."""
 
 from __future__ import annotations
 
