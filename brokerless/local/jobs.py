@@ -1,4 +1,4 @@
-"""Pipelines on this machine: the very scripts that Glue and EMR Serverless run, each in a child process."""
+"""Pipelines on this machine: the same scripts as on Glue and EMR Serverless, each in a child process."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _SCRIPTS: Final[Mapping[str, str]] = {"timezone-etl": "timezone_etl.py"}
 
 
 def job_script(job: Job) -> Path:
-    """The file to run, wherever ``glue_jobs`` is installed. Imports nothing of it: that would load Spark.
+    """Return the path of the job's script in the installed ``glue_jobs``, without importing it (that would load Spark).
 
     Raises:
-        ConfigError: it is not there.
+        ConfigError: the job is not installed.
     """
     found = importlib.util.find_spec("glue_jobs")
     for folder in (found.submodule_search_locations or ()) if found is not None else ():
@@ -43,13 +43,13 @@ def job_script(job: Job) -> Path:
 
 
 def check_job(job: Job, environ: Mapping[str, str] = os.environ) -> Path:
-    """Makes sure that a job can run here; returns the ``JAVA_HOME`` for it.
+    """Check that a job can run on this machine, and return the ``JAVA_HOME`` for it.
 
     Raises:
-        ConfigError: the job or pyspark is not installed, or there is no usable Java. Found here, it costs a fraction of
-            a second and no traceback of a child.
+        ConfigError: the job or pyspark is not installed, or there is no supported Java. It is found here, before a
+            child process fails with a traceback.
     """
-    # Beside Spark only here: the command line must start without it.
+    # Imported here because it loads Spark's package: the command line must start without it.
     from brokerless.spark.java import find_java_home
 
     job_script(job)
@@ -68,14 +68,14 @@ def start_job(
     stdout: int | IO[Any] | None = None,
     stderr: int | IO[Any] | None = None,
 ) -> subprocess.Popen[str]:
-    """The job, started. It gets no signal of the terminal: its starter decides when and how it stops.
+    """Start a job and return its process. It receives no signals of the terminal; the caller stops it.
 
     Args:
-        job: which.
-        settings: handed on by environment.
-        arguments: of the script.
+        job: the job's name.
+        settings: passed on in the environment.
+        arguments: the arguments of the script.
         stdout: as for ``subprocess.Popen``.
-        stderr: likewise.
+        stderr: as for ``subprocess.Popen``.
 
     Raises:
         ConfigError: as ``check_job``.
@@ -84,7 +84,7 @@ def start_job(
         **os.environ,
         **settings.to_environ(),
         "JAVA_HOME": str(check_job(job)),
-        "PYTHONUNBUFFERED": "1",  # progress must be seen when it happens, also through a pipe
+        "PYTHONUNBUFFERED": "1",  # so that progress is visible at once, also through a pipe
     }
     command = [sys.executable, str(job_script(job)), *arguments]
     return subprocess.Popen(
@@ -94,16 +94,16 @@ def start_job(
         stdout=stdout,
         stderr=stderr,
         text=True,
-        # Ctrl-C goes to the whole foreground group; the job would get it a second time when it is forwarded.
+        # Ctrl-C goes to the whole foreground group; the job would get it twice when the caller forwards it.
         process_group=0,
     )
 
 
 def stop_job(process: subprocess.Popen[str], *, grace_s: float = 15.0) -> int:
-    """Ends the job after its running batch; SIGKILL after ``grace_s`` seconds, which loses and repeats nothing either.
+    """Stop the job after its running batch; send SIGKILL after ``grace_s`` seconds, which is safe as well.
 
     Returns:
-        Its exit code.
+        The job's exit code.
     """
     process.terminate()
     try:
@@ -116,11 +116,11 @@ def stop_job(process: subprocess.Popen[str], *, grace_s: float = 15.0) -> int:
 
 
 def end_group(process: subprocess.Popen[str], *, grace_s: float = _JVM_GRACE_S) -> None:
-    """Ends what an ended job has left of its process group: a JVM that is still starting does not miss its parent.
+    """End the remaining processes of an ended job's group: a starting JVM does not notice the end of its parent.
 
-    A JVM that is done removes its scratch files and ends by itself, in less than a second; it is given that time.
+    A JVM that finishes normally removes its scratch files and ends in less than a second; it gets ``grace_s`` for that.
     """
-    # No pid is given out again while a group bears its number, and an empty group cannot be signalled.
+    # The system does not reuse a pid while a process group has that number, and an empty group cannot be signalled.
     deadline = time.monotonic() + grace_s
     with contextlib.suppress(ProcessLookupError, PermissionError):
         while time.monotonic() < deadline:
