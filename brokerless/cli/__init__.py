@@ -1,4 +1,4 @@
-"""The ``brokerless`` command. Everything it does is in the library; here are words, options, tables and exit codes."""
+"""The ``brokerless`` command: options, tables and exit codes; all functions are in the library."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ if TYPE_CHECKING:
 
 
 def application() -> typer.Typer:
-    """The command with all its verbs."""
+    """Return the command with all its verbs."""
     from brokerless.cli import app, cost, doctor, jobs, messages, server, topics, verify
 
     if not app.app.registered_commands:
-        # The order here is the order in the help.
+        # The help shows the verbs in this order.
         for module in (server, topics, messages, jobs, cost, verify, doctor):
             module.register(app.app)
     return app.app
 
 
 def main() -> None:
-    """The entry point of the ``brokerless`` script."""
+    """Run the ``brokerless`` script."""
     try:
         application()(prog_name="brokerless")
-    except KeyboardInterrupt:  # while modules were loaded, or while an error was being reported
+    except KeyboardInterrupt:  # while modules are imported or an error is printed
         sys.exit(130)
