@@ -1,1 +1,1 @@
-"""Tools of this repository; nothing of them is in the wheel."""
+"""Tools of this repository, which are not part of the wheel."""

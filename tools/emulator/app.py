@@ -1,7 +1,7 @@
-"""The CDK app of ``make deploy-local``: the stacks and templates of any stage, for the emulator on this machine.
+"""The CDK app of ``make deploy-local``: the same stacks and templates as for any stage, deployed to the local emulator.
 
-Only what cannot be otherwise is: the functions' packages fit this machine, because the emulator runs functions in
-this interpreter; the generator sends messages from the start; and topics have all doors that the emulator has.
+It differs only where necessary: the functions' packages fit this machine, because the emulator runs functions in this
+interpreter; the generator sends messages from the start; and topics have all sources that the emulator supports.
 Context ``interval``: seconds between batches of the pipeline.
 """
 
@@ -26,16 +26,16 @@ HOST_RUNTIME: Final = Runtime(
     architecture="arm64" if platform.machine() in {"arm64", "aarch64"} else "x86_64",
     python=f"{sys.version_info.major}.{sys.version_info.minor}",
 )
-"""What fits this machine and this interpreter."""
+"""The platform of packages for this machine and this interpreter."""
 
 INTERVAL_S: Final = "0.2"
 
 
 def local_stage(*, interval_s: str = INTERVAL_S) -> StageConfig:
-    """The stage ``dev`` as it is deployed to the emulator."""
+    """Return the stage ``dev`` as it is deployed to the emulator."""
     dev = STAGES["dev"]
     slower = (("--commit-interval", f"{interval_s}s"),)
-    # Each door once: the example's topics have some of them only.
+    # Each kind of source once: the example's topics have only some of them.
     doors: dict[str, tuple[Door, ...]] = {
         NEW_YORK: ("url", "sqs", "sns"),
         PARIS: ("sqs-fifo", "kinesis", "eventbridge"),
@@ -51,7 +51,7 @@ def local_stage(*, interval_s: str = INTERVAL_S) -> StageConfig:
 
 
 def main() -> int:
-    """Synthesises the stage for the emulator. Returns the exit code."""
+    """Synthesise the stage for the emulator, and return the exit code."""
     use_packaged_node()
     import aws_cdk as cdk
 

@@ -1,1 +1,1 @@
-"""The documents that are generated: each module makes one page."""
+"""Generators of documents, one module per page."""

@@ -1,4 +1,4 @@
-"""Rebuilds ``docs/cost.md`` and its plot from the prices, the model and the measured requests.
+"""Generate ``docs/cost.md`` and its plot from the prices, the model and the measured requests.
 
     python -m tools.pages cost            writes docs/cost.md and docs/img/cost.*
     python -m tools.pages cost --check    writes nothing; the exit code is 1 if one of them is not up to date
@@ -41,10 +41,10 @@ IMAGE: Final = "docs/img/cost"
 RATES: Final = (10, 1_000, 10_000, 100_000)
 LOWEST, HIGHEST = 1.0, 1e6
 SLOW: Final = 1.0
-"""Commits a second of a producer that can wait."""
+"""Commits per second of a producer that does not need low latency."""
 
 DIAL: Final = (("20ms", 0.02), ("100ms", 0.1), ("1s", 1.0))
-"""Commit intervals, as they are given and in seconds."""
+"""Commit intervals as text and in seconds."""
 
 DEFAULT: Final = Workload()
 THRIFTY: Final = replace(DEFAULT, commits_per_s=SLOW)
@@ -63,11 +63,11 @@ LINES: Final[tuple[tuple[str, str, Workload, str, Any], ...]] = (
     ("Kinesis provisioned, a record a message", "kinesis-provisioned", SINGLE, "#009E73", ":"),
     ("SQS and Lambda", "sqs", DEFAULT, "#CC79A7", "-"),
 )
-"""Label, way, workload but for its rate, colour and dashes of what is in the tables and the plot."""
+"""Label, alternative, workload without its rate, colour and dashes of each line in the tables and the plot."""
 
 
 def main(argv: Sequence[str] | None = None, repository: Path = REPOSITORY) -> int:
-    """Rebuilds or checks the page; returns the exit code."""
+    """Write or check the page, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tools.pages cost", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--check", action="store_true", help="write nothing; fail if something is not up to date")
     args = parser.parse_args(argv)
@@ -88,18 +88,18 @@ def main(argv: Sequence[str] | None = None, repository: Path = REPOSITORY) -> in
 
 
 def build(runs: Sequence[Result]) -> dict[str, bytes]:
-    """The page and its plot by their paths in the repository."""
+    """Return the page and its plot by their paths in the repository."""
     plots = {f"{IMAGE}.{kind}": content for kind, content in plot().items()}
     return {PAGE: page(runs).encode(), **plots}
 
 
 def usd(way: str, work: Workload) -> float:
-    """By the month."""
+    """Return the cost per month in USD."""
     return WAYS[way](work, PRICES).bill.usd_per_month
 
 
 def page(runs: Sequence[Result]) -> str:
-    """``docs/cost.md``."""
+    """Return the text of ``docs/cost.md``."""
     parts = [
         _introduction(),
         _tables(),
@@ -115,9 +115,9 @@ def page(runs: Sequence[Result]) -> str:
 
 
 def plot() -> dict[str, bytes]:
-    """USD a month against messages a second, both logarithmic, by kind of file."""
+    """Return the plot of USD per month against messages per second, both logarithmic, by file type."""
     with mpl.rc_context():
-        mpl.rcdefaults()  # nothing of the user's own configuration
+        mpl.rcdefaults()  # ignore the user's own configuration
         mpl.rcParams.update(_STYLE)
         figure = Figure(figsize=(9.0, 6.4), layout="constrained")
         ax = figure.subplots()
@@ -352,7 +352,7 @@ Where it is wrong it should be wrong against brokerless: nothing is compressed, 
 
 def _measured(runs: Iterable[Result]) -> str:
     rows, ratios = [], []
-    # Repeats share the pass in which requests are counted.
+    # Repeats share the pass that counts requests.
     for run in {(run.peer, run.rate, run.hops, run.commit_ms): run for run in runs}.values():
         by_role = run.figures.get("requests_by_role")
         if run.peer not in {"brokerless", "brokerless-micro-batch"} or not by_role:
@@ -461,11 +461,11 @@ A file must have all rows, or say `"others": "as published"` to change some. Loo
 
 
 def _where(way: str, mine: Workload) -> str:
-    """At which rates brokerless is cheaper than the way."""
+    """Return the rates at which brokerless is cheaper than the alternative."""
 
     def difference(rate: float) -> float:
         work = replace(mine, messages_per_s=rate)
-        # A storage class or the pace of commits is of brokerless; what the others have is the page's default.
+        # Storage class and commit rate apply to brokerless only; the alternatives have the page's defaults.
         return usd("brokerless", work) - usd(way, replace(work, commits_per_s=DEFAULT.commits_per_s))
 
     bounds = [LOWEST, *crossings(difference, LOWEST, HIGHEST), HIGHEST]
@@ -484,7 +484,7 @@ def _where(way: str, mine: Workload) -> str:
 
 
 def _break_even_commits(way: str, work: Workload) -> str:
-    """From how many commits a second on the way is cheaper, which itself does not notice them."""
+    """Return the number of commits per second from which the alternative is cheaper; its cost is constant."""
     other = usd(way, work)
     found = crossings(lambda commits: usd("brokerless", replace(work, commits_per_s=commits)) - other, 0.01, 1000)
     return _about(found[0])
@@ -495,13 +495,13 @@ def _break_even_partitions(way: str, work: Workload) -> int:
 
 
 def _from_how_many(way: str, changed: Callable[[int], Workload]) -> int:
-    """From which number on the way, as it is with one, is cheaper than brokerless with so many."""
+    """Return the number from which the alternative (with one) is cheaper than brokerless with so many."""
     other = usd(way, changed(1))
     return next(n for n in range(1, 10_000) if usd("brokerless", changed(n)) > other)
 
 
 def _about(value: float) -> str:
-    """Two digits of it."""
+    """Format a number with two digits."""
     digits = max(0, 1 - math.floor(math.log10(value)))
     return f"{round(value, 1 - math.floor(math.log10(value))):,.{digits}f}"
 
