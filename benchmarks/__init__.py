@@ -1,1 +1,1 @@
-"""Measurements: what the kit does on this machine, with loss, duplicates and order checked."""
+"""Benchmarks: performance of brokerless on this machine, with checks for loss, duplicates and order."""

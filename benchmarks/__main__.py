@@ -1,10 +1,10 @@
-"""The benchmark: this kit beside what one would otherwise use, on this machine, with every message accounted for.
+"""The benchmark: compare brokerless with its alternatives on this machine, with a check of every message.
 
     python -m benchmarks --peers brokerless,kafka --range-start 10000 --range-end 70000 --range-step 30000
 
-The options of the benchmark that Pathway published have its names, meanings and defaults. Load is open-loop: each
-message has an intended send time, and latency counts from there. Each has an id, so the verdict sees what was lost,
-repeated or disordered. The exit code is 0 only if every run was clean.
+The options of Pathway's published benchmark have the same names, meanings and defaults here. Load is open-loop: each
+message has an intended send time, from which its latency is measured. Each message has an id, so that loss, duplicates
+and disorder are found. The exit code is 0 only if every run was clean.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from benchmarks.result import Result
 
 OVERHEAD_S: Final = 35.0
-"""What a run takes beside its sending: servers and Spark start, the rest is read."""
+"""Seconds of a run in addition to its sending: servers and Spark start, the rest is read."""
 
 _CLEAR: Final = "\r\033[K"
 
@@ -40,11 +40,11 @@ RESULTS: Final = Path(__file__).parent / "results"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs what the arguments ask for; returns the exit code."""
+    """Run the benchmark with these arguments, and return the exit code."""
     parser = _parser()
     args = parser.parse_args(argv)
     specs = list(plan(args, parser))
-    # An end by signal must end the servers and Spark, too: as an exception it unwinds what they were started under.
+    # A signal must end the servers and Spark, too: as an exception, it closes the contexts that started them.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     command = "python -m benchmarks " + shlex.join(sys.argv[1:] if argv is None else argv)
     session = Session.begin(args.name, args.title, command)
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         progress.run = number
         try:
             outcome = run(spec, args.cache, progress.say, data_dir=args.data_dir)
-        except ConfigError as error:  # no MinIO, no Java: nothing can run
+        except ConfigError as error:  # without MinIO or Java, no run is possible
             parser.error(str(error))
         outcome.result.repeat = repeat
         if args.count_seconds and outcome.result.stored_bytes is not None:
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         outcome.add_bill(spec)
         session.runs.append(outcome.result)
         _csv(outcome, spec, args.csv)
-        session.save(args.out)  # after each run: what was measured is kept, whatever happens later
+        session.save(args.out)  # after each run, so that later errors do not lose its results
         progress.done(outcome.result)
     progress.close()
     if args.json:
@@ -78,17 +78,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def plan(args: argparse.Namespace, parser: argparse.ArgumentParser) -> Iterator[tuple[Spec, int]]:
-    """The runs in their order, each with the number of its repetition."""
+    """Yield the runs in order, each with the number of its repetition."""
     if args.seconds_to_stream <= args.warm_up:
         parser.error(f"--seconds-to-stream {args.seconds_to_stream:g} leaves nothing after --warm-up {args.warm_up:g}")
     if (args.rates and min(args.rates) < 1) or not set(args.hops) <= {1, 2}:
-        parser.error("--rates are 1 or more; --hops is 1, 2 or both")
+        parser.error("--rates must be 1 or more; --hops must be 1, 2 or both")
     if not 1 <= args.range_start <= (args.range_end or args.range_start) <= 10_000_000 or args.range_step < 1:
         parser.error("--range-start, --range-end and --range-step must be positive, and the end not below the start")
     if not 1 <= args.producers <= MAX_PRODUCERS or args.partitions < 1 or args.repeat < 1:
-        parser.error(f"--producers is 1 to {MAX_PRODUCERS}; --partitions and --repeat are 1 or more")
+        parser.error(f"--producers must be 1 to {MAX_PRODUCERS}; --partitions and --repeat must be 1 or more")
     if args.data_dir and not os.access(args.data_dir, os.W_OK | os.X_OK):
-        parser.error(f"--data-dir {args.data_dir} is not a folder that can be written")
+        parser.error(f"--data-dir must be a writable folder, got {args.data_dir}")
     rates = args.rates or range(args.range_start, (args.range_end or args.range_start) + 1, args.range_step)
     kinds = {name: load(name) for name in args.peers}
     runs = [
@@ -128,48 +128,59 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = parser.add_argument
-    add("--range-start", type=int, default=10_000, help="messages a second of the first run")
-    add("--range-end", type=int, help="of the last one, inclusive (the start, if left out)")
-    add("--range-step", type=int, default=10_000, help="between two runs")
-    add("--rates", type=numbers, metavar="N,N", help="these rates instead of a range")
-    add("--seconds-to-stream", type=float, default=300.0, help="how long to send, warm-up included")
+    add("--range-start", type=int, default=10_000, help="messages per second of the first run")
+    add("--range-end", type=int, help="messages per second of the last run, inclusive (default: --range-start)")
+    add("--range-step", type=int, default=10_000, help="difference between the rates of two runs")
+    add("--rates", type=numbers, metavar="N,N", help="a list of rates instead of a range")
+    add("--seconds-to-stream", type=float, default=300.0, help="duration of sending, including the warm-up")
     add("--s3-backend", choices=get_args(Backend), default="minio", help="the object store")
     add(
         "--autocommit-duration-ms",
         type=int,
         default=1000,
-        help="time between the commits of a producer, and with two hops of the pipeline, too, in real-time mode; "
-        "micro-batches commit as fast as they can, and brokers take messages as they come",
+        help="time between two commits of a producer, and of a pipeline in real-time mode; micro-batches commit as "
+        "fast as they can, and brokers receive messages one by one",
     )
-    add("--peers", type=_peers, default=["brokerless"], metavar="NAME,NAME", help=f"of {', '.join(PEERS)}; or all")
-    add("--pacing", choices=get_args(Pacing), default="smooth", help="bursty: as published, 10,000 messages at once")
+    add(
+        "--peers",
+        type=_peers,
+        default=["brokerless"],
+        metavar="NAME,NAME",
+        help=f"a list of {', '.join(PEERS)}; or all",
+    )
+    add("--pacing", choices=get_args(Pacing), default="smooth", help="bursty: 10,000 messages at once, as published")
     add("--hops", type=numbers, default=[2], metavar="1|2|1,2", help="1: producer to reader; 2: through Spark")
-    add("--payload-bytes", type=int, default=0, help="added to each message, which has 48 bytes")
-    add("--partitions", type=int, default=1, help="of each of the two input topics")
-    add("--producers", type=int, default=2, help="processes that send")
-    add("--warm-up", type=float, default=30.0, help="seconds at the start that do not count")
-    add("--repeat", type=int, default=1, help="runs of each kind")
-    add("--interleave", action=argparse.BooleanOptionalAction, default=True, help="peers take turns: noise hits all")
-    add("--count-seconds", type=float, default=15.0, help="length of the pass that counts S3 requests; 0 leaves it out")
-    add("--name", default="latest", help="of the results file")
-    add("--title", default="A run of the benchmark", help="of its table in the report")
+    add("--payload-bytes", type=int, default=0, help="bytes added to each message of 48 bytes")
+    add("--partitions", type=int, default=1, help="partitions of each of the two input topics")
+    add("--producers", type=int, default=2, help="number of sending processes")
+    add("--warm-up", type=float, default=30.0, help="seconds at the start that are not measured")
+    add("--repeat", type=int, default=1, help="number of repetitions of each run")
+    add(
+        "--interleave",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="let peers take turns, so that noise affects all",
+    )
+    add("--count-seconds", type=float, default=15.0, help="seconds of the pass that counts S3 requests; 0 omits it")
+    add("--name", default="latest", help="name of the results file")
+    add("--title", default="A run of the benchmark", help="title of its table in the report")
     add("--out", type=Path, default=RESULTS, help="folder of the results file")
     add("--csv", type=Path, default=Path("benchmark-results"), help="folder for a RATE.csv in the published format")
-    add("--cache", type=Path, default=default_cache(), help="what peers fetch on first use is kept here")
-    add("--data-dir", type=Path, help="where local stores and brokers keep a run's data (/dev/shm: without a disk)")
-    add("--json", action="store_true", help="the results as one JSON object on standard output, and no progress")
+    add("--cache", type=Path, default=default_cache(), help="folder for files that peers download on first use")
+    add("--data-dir", type=Path, help="folder for the data of local stores and brokers (/dev/shm: no disk)")
+    add("--json", action="store_true", help="print the results as one JSON object on standard output, without progress")
     return parser
 
 
 def data_note(folder: Path) -> str:
-    """What a reader must know of a run whose data was in this folder."""
+    """Return a note about the storage of a run's data."""
     kind = file_system(folder)
     memory = ", which is memory: no disk takes part" if kind == "tmpfs" else ""
     return f"Data on {kind}: local stores and brokers kept theirs there{memory}."
 
 
 def numbers(text: str) -> list[int]:
-    """An argument of numbers with commas between them."""
+    """Parse a comma-separated list of numbers."""
     return [int(part) for part in text.split(",")]
 
 
@@ -181,13 +192,13 @@ def _peers(text: str) -> list[str]:
 
 
 def default_cache() -> Path:
-    """Where what peers fetch is kept, unless told otherwise."""
+    """Return the default folder for files that peers download."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "brokerless" / "bench"
 
 
 def _csv(outcome: Outcome, spec: Spec, folder: Path) -> None:
-    """Writes ``RATE.csv``; runs of other peers and hops than the published one's get a folder of their own."""
+    """Write ``RATE.csv``; runs that differ from the published peer and hops get their own folder."""
     if outcome.arrivals is None or not len(outcome.arrivals):
         return
     latencies = measure.latencies(spec, outcome.arrivals, outcome.begin)
@@ -198,7 +209,7 @@ def _csv(outcome: Outcome, spec: Spec, folder: Path) -> None:
 
 
 class _Progress:
-    """What is going on and how long it will take: a line that is rewritten on a terminal, else a line a run."""
+    """Progress with the expected time: a line that is rewritten on a terminal, otherwise one line per run."""
 
     def __init__(self, specs: Sequence[tuple[Spec, int]], *, quiet: bool) -> None:
         self.run = 0
@@ -228,7 +239,7 @@ class _Progress:
 
 
 def summary(result: Result) -> str:
-    """A run in a line."""
+    """Return a run in one line."""
     if result.skipped:
         return f"skipped: {result.skipped}"
     if result.p50_s is None:

@@ -1,9 +1,9 @@
-"""What runs at a steady rate do not show: how fast a backlog is drained, and what it costs to do nothing.
+"""Measure the speed of draining a backlog, and the cost of an idle pipeline.
 
     python -m benchmarks.capacity --messages 20000000 --partitions 1,2,4 --cores 1,2 --idle-seconds 60
 
-Adds its figures, as two tables, to a session of its own in ``benchmarks/results``. A drain counts only if each message
-is in the output once and in its producer's order; otherwise the exit code is 1.
+The figures are two tables in a separate session in ``benchmarks/results``. A drain counts only if each message is in
+the output once and in its producer's order; otherwise the exit code is 1.
 """
 
 from __future__ import annotations
@@ -43,29 +43,35 @@ if TYPE_CHECKING:
     from brokerless.settings import Settings
 
 COMMIT: Final = 100_000
-"""Messages in a commit of the backlog."""
+"""Messages per commit of the backlog."""
 
 ENGINE: Final = "realtime"
-"""Which engine drains; a pipeline that could not run by it would end with an error."""
+"""The engine that drains; a pipeline that cannot use it ends with an error."""
 
 SETTLE_S: Final = 20.0
-"""After this the pipeline and the reader poll as rarely as they ever do, and the JVM has compiled its start."""
+"""Seconds until pipeline and reader have reached their longest polling interval and the JVM has compiled its code."""
 
 _RATE: Final = 1_000_000
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measures what the arguments ask for; returns the exit code."""
+    """Measure what the arguments select, and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.capacity", description=(__doc__ or "").split("\n", 1)[0]
     )
     add = parser.add_argument
-    add("--messages", type=int, default=20_000_000, help="length of the backlog; 0 leaves the drains out")
-    add("--partitions", type=numbers, default=[1], metavar="N,N", help="of each of the two input topics")
-    add("--cores", type=numbers, default=[os.cpu_count()], metavar="N,N", help="that Spark may use (on Linux)")
-    add("--idle-seconds", type=float, default=60.0, help="how long to watch a pipeline without messages; 0: not at all")
+    add("--messages", type=int, default=20_000_000, help="number of messages of the backlog; 0 omits the drains")
+    add("--partitions", type=numbers, default=[1], metavar="N,N", help="partitions of each of the two input topics")
+    add(
+        "--cores",
+        type=numbers,
+        default=[os.cpu_count()],
+        metavar="N,N",
+        help="numbers of cores that Spark may use (on Linux)",
+    )
+    add("--idle-seconds", type=float, default=60.0, help="seconds to observe a pipeline without messages; 0 omits it")
     add("--backend", choices=["minio", "embedded"], default="minio", help="the object store")
-    add("--name", default="capacity", help="of the results file")
+    add("--name", default="capacity", help="name of the results file")
     add("--out", type=Path, default=RESULTS, help="folder of the results file")
     args = parser.parse_args(argv)
     command = "python -m benchmarks.capacity " + shlex.join(sys.argv[1:] if argv is None else argv)
@@ -89,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def drains(count: int, partitions: int, cores: Sequence[int], backend: str) -> Iterator[dict[str, Any]]:
-    """Writes a backlog, then has it drained with each number of cores, from the beginning each time.
+    """Write a backlog, then drain it from the beginning with each number of cores.
 
     Yields:
         ``engine``, ``partitions``, ``cores``, ``messages``, ``messages/s`` from the first output commit to the last,
@@ -156,7 +162,7 @@ def _drain(spec: Spec, settings: Settings, cores: int) -> dict[str, Any]:
     ]
     problems = _problems(spec, settings, output) if code == 0 else [f"the job ended with {code}: {said}"]
     took_s = (commits[-1][0] - commits[0][0]) / 1000 if commits else 0.0
-    # The first commit's rows were computed before it.
+    # The first commit's rows were computed before the measured time.
     rate = sum(rows for _, rows in commits[1:]) / took_s if took_s else 0.0
     return {
         "messages/s": round(rate),
@@ -179,7 +185,7 @@ def _problems(spec: Spec, settings: Settings, output: str) -> list[str]:
 
 
 def idle(seconds: float, backend: str) -> dict[str, Any]:
-    """Watches the example pipeline and a reader of its output while nothing is sent.
+    """Observe the example pipeline and a reader of its output while no messages are sent.
 
     Returns:
         ``seconds``, ``pipeline cores`` and ``reader cores`` in use on average, ``requests / hour``,
@@ -224,7 +230,7 @@ def idle(seconds: float, backend: str) -> dict[str, Any]:
 
 @contextmanager
 def _cores(count: int) -> Iterator[None]:
-    """What is started inside may use that many cores: an affinity is inherited, and the JVM counts by it."""
+    """Limit the cores of processes that are started in the block: they inherit the affinity, and the JVM uses it."""
     if count == os.cpu_count():
         yield
         return

@@ -1,7 +1,7 @@
-"""Many producers, one partition: who gets how many commits, how long a send takes, what a commit costs in requests.
+"""Measure many producers on one partition: commits per producer, duration of a send, and requests per commit.
 
-``python -m benchmarks.contention --producers 100 --processes 4`` starts a MinIO of its own, lets each producer send as
-fast as it is acknowledged, and prints one line of JSON. Threads of one process share entries, processes compete.
+``python -m benchmarks.contention --producers 100 --processes 4`` starts its own MinIO, lets each producer send again
+after each acknowledgement, and prints one line of JSON. Threads of one process share entries, processes compete.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from brokerless.store import create_bucket, open_store
 from brokerless.topics import create_topic
 
 DEADLINE_S = 30.0
-KEY = "contention"  # of a server that lives as long as the measurement
+KEY = "contention"  # the server exists only during the measurement
 
 
 @dataclass
 class Sent:
-    """What the producers of one process did."""
+    """The sends of one process's producers."""
 
     commits: list[int] = field(default_factory=list)
     sends_s: list[float] = field(default_factory=list)
@@ -69,7 +69,7 @@ def _produce(settings: Settings, producers: int, begin_at: float, seconds: float
 def measure(
     settings: Settings, *, producers: int, processes: int, seconds: float, deadline_s: float
 ) -> dict[str, object]:
-    """Runs the producers and says what became of their sends."""
+    """Run the producers and return the figures of their sends."""
     create_topic(open_store(settings), "contended", Schema.parse("producer long"))
     share = [producers // processes + (n < producers % processes) for n in range(processes)]
     begin_at = time.time() + 1.0 + 0.2 * processes
@@ -103,12 +103,12 @@ def _entries(settings: Settings) -> int:
 
 
 def main() -> int:
-    """Measures with the arguments of the command line."""
+    """Measure with the arguments of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--producers", type=int, default=100)
     parser.add_argument("--processes", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=30.0)
-    parser.add_argument("--deadline", type=float, default=DEADLINE_S, help="of one send, in seconds")
+    parser.add_argument("--deadline", type=float, default=DEADLINE_S, help="deadline of one send in seconds")
     args = parser.parse_args()
     with (
         tempfile.TemporaryDirectory() as folder,

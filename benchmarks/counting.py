@@ -1,12 +1,11 @@
-"""Who sends which requests: a proxy before an S3 server, one port a role, that counts what passes.
+"""Counts S3 requests by role: a proxy in front of an S3 server, with one port per role.
 
-What passes is not changed, the ``Host`` header included, so signatures stay valid: the client signed the proxy's
-address, and the server checks against the header that it gets. Each connection of a client has one of its own to the
-server, and the two directions are independent, as they are on the wire: that keeps ``Expect: 100-continue`` and answers
-that come before the request's end as they are.
+The proxy changes nothing, not even the ``Host`` header, so that signatures stay valid: the client signed the proxy's
+address, and the server checks that header. Each client connection has its own connection to the server, and both
+directions are independent, so that ``Expect: 100-continue`` and early answers work.
 
-A request counts when its answer begins; one that is never answered does not. The proxy costs processor time and some
-tenths of a millisecond a request: counts come from a pass of their own, never from one whose latency is reported.
+A request is counted when its answer begins; one without an answer is not counted. The proxy needs processor time and
+some tenths of a millisecond per request: counts come from a separate pass, never from one whose latency is reported.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ _ANSWER_S: Final = 10.0
 _LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)", re.IGNORECASE)
 _CHUNKED: Final = re.compile(rb"\r\ntransfer-encoding:[^\r]*\bchunked\b", re.IGNORECASE)
 _GONE: Final = (OSError, EOFError, asyncio.LimitOverrunError, ValueError, IndexError)
-"""What ends a connection: a peer that vanishes, or sends what is not HTTP."""
+"""Errors that end a connection: the other side has closed it, or does not send HTTP."""
 
 
 @dataclass(slots=True)
 class Traffic:
-    """What one role sent and got: requests by ``brokerless.cost.bill.RequestKind``, and the bytes of bodies."""
+    """The traffic of one role: requests by ``brokerless.cost.bill.RequestKind``, and the bytes of bodies."""
 
     requests: Counter[str] = field(default_factory=Counter)
     uploaded_bytes: int = 0
@@ -49,21 +48,21 @@ class Traffic:
 
 
 class CountingProxy:
-    """The proxy, as a process of its own, from entering the context to leaving it."""
+    """The proxy in a process of its own; a context manager."""
 
     def __init__(self, endpoint: str, roles: Sequence[str]) -> None:
-        """Nothing starts yet.
+        """Prepare the proxy; the process starts with the context.
 
         Args:
             endpoint: URL of the S3 server, ``http://host:port``.
-            roles: names of those who send requests; each gets an endpoint of its own.
+            roles: names of the senders of requests; each gets its own endpoint.
 
         Raises:
-            ValueError: not a URL that can be read along.
+            ValueError: the endpoint is not a plain HTTP URL.
         """
         server = urlsplit(endpoint)
         if server.scheme != "http" or not server.hostname:
-            raise ValueError(f"Only requests over plain http can be counted; the endpoint is {endpoint!r}.")
+            raise ValueError(f"The endpoint must be a plain http:// URL to count its requests, got {endpoint!r}.")
         self._server = (server.hostname, server.port or 80)
         self._roles = tuple(roles)
         self._ports: dict[str, int] = {}
@@ -73,7 +72,7 @@ class CountingProxy:
         self._pipe, theirs = spawn.Pipe()
         self._process = spawn.Process(target=_run, args=(self._server, self._roles, theirs), daemon=True)
         self._process.start()
-        theirs.close()  # so that its end is seen here
+        theirs.close()  # so that this process notices the proxy's end
         try:
             self._ports = self._receive()
         except BaseException:
@@ -84,7 +83,7 @@ class CountingProxy:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._pipe.close()  # it ends when nobody can ask any more
+        self._pipe.close()  # it ends when the pipe is closed
         self._process.join(5)
         if self._process.is_alive():
             self._process.kill()
@@ -92,23 +91,23 @@ class CountingProxy:
 
     @property
     def pid(self) -> int | None:
-        """The proxy's process, whose processor time is nobody's."""
+        """Return the id of the proxy's process, whose processor time belongs to no role."""
         return self._process.pid
 
     def endpoint(self, role: str) -> str:
-        """The URL that this role takes for the S3 server's."""
+        """Return the URL that this role uses as its S3 endpoint."""
         return f"http://{HOST}:{self._ports[role]}"
 
     def traffic(self) -> dict[str, Traffic]:
-        """What passed by role, since the begin or the last ``reset``."""
+        """Return the traffic by role since the start or the last ``reset``."""
         return self._ask("traffic")
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """Requests by role and kind, since the begin or the last ``reset``."""
+        """Return the number of requests by role and kind since the start or the last ``reset``."""
         return {role: dict(one.requests) for role, one in self.traffic().items()}
 
     def reset(self) -> None:
-        """Counts from zero again."""
+        """Set all counts to zero."""
         self._ask("reset")
 
     def _ask(self, question: Literal["traffic", "reset"]) -> Any:
@@ -123,7 +122,7 @@ class CountingProxy:
 
 
 def _run(server: tuple[str, int], roles: Sequence[str], pipe: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; whoever started this one ends it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent process ends this one
     asyncio.run(_Forwarder(server, roles).run(pipe))
 
 
@@ -154,7 +153,7 @@ class _Forwarder:
 
     async def _accept(self, role: str, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         asked: deque[tuple[str, str]] = deque()
-        with suppress(*_GONE, asyncio.CancelledError):  # cancelled when all ends; asyncio would report it as an error
+        with suppress(*_GONE, asyncio.CancelledError):  # cancelled at the end, which asyncio would report as an error
             answers, server = await asyncio.open_connection(*self._server, limit=_BLOCK_BYTES)
             requests = asyncio.create_task(self._forward_requests(role, source, server, asked))
             try:
@@ -176,7 +175,7 @@ class _Forwarder:
                 async for size in _forward_body(source, server, head, without_length=0):
                     self._traffic[role].uploaded_bytes += size
         except _GONE:
-            server.close()  # ends the other direction, too
+            server.close()  # this ends the other direction, too
 
     async def _forward_answers(
         self, role: str, answers: asyncio.StreamReader, sink: asyncio.StreamWriter, asked: deque[tuple[str, str]]
@@ -185,11 +184,11 @@ class _Forwarder:
             head = await answers.readuntil(b"\r\n\r\n")
             sink.write(head)
             status = int(head.split(b" ", 2)[1])
-            if status < 200:  # "100 Continue": the answer is still to come
+            if status < 200:  # "100 Continue": the answer follows
                 continue
             method, path = asked.popleft()
             self._traffic[role].requests[request_kind(method, path, status)] += 1
-            # A length in the head of one of these is that of the body which is not sent.
+            # The length in the head of such an answer is that of a body that is not sent.
             if method != "HEAD" and status not in {204, 304}:
                 async for size in _forward_body(answers, sink, head, without_length=sys.maxsize):
                     self._traffic[role].retrieved_bytes += size
@@ -198,10 +197,10 @@ class _Forwarder:
 async def _forward_body(
     source: asyncio.StreamReader, sink: asyncio.StreamWriter, head: bytes, *, without_length: int
 ) -> AsyncIterator[int]:
-    """Passes the body on, block by block, and says how long each is before it goes.
+    """Forward the body block by block, and yield each block's length before it is sent.
 
-    ``without_length`` is how long it can be if the head says nothing: a request has no body then, an answer's goes on
-    until the connection ends.
+    ``without_length`` is the length if the head has none: a request then has no body, and an answer's body lasts until
+    the connection ends.
     """
     found = _LENGTH.search(head)
     if _CHUNKED.search(head):
@@ -228,5 +227,5 @@ async def _forward_bytes(source: asyncio.StreamReader, sink: asyncio.StreamWrite
             raise EOFError
         yield len(block)
         sink.write(block)
-        await sink.drain()  # a slow receiver slows the sender down, instead of filling this process
+        await sink.drain()  # a slow receiver slows down the sender, so that this process's memory is bounded
         size -= len(block)

@@ -1,8 +1,8 @@
-"""The processes at both ends of a run: producers that keep to a schedule, and a reader that notes what came when.
+"""The processes at both ends of a run: producers that follow a schedule, and a reader that records arrivals.
 
-The schedule does not wait for anybody (open loop): latency counts from when a message was meant to be sent, so a
-producer or a store that stalls shows in the latency of all messages that it kept waiting. A producer that cannot keep
-up, rather than one that had to wait, is reported as late.
+The schedule does not wait (open loop): latency is measured from a message's intended send time, so a slow producer or
+store increases the latency of all delayed messages. A producer that is itself too slow, instead of having to wait, is
+reported as late.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ if TYPE_CHECKING:
     from benchmarks.spec import Spec
 
 CHUNK: Final = 200_000
-"""A producer that has more than this to send at once sends it in several calls."""
+"""The most messages in one call; a producer with more sends them in several calls."""
 
 LATE_S: Final = 0.5
 
 
 def produce(spec: Spec, producer: int, sender: Sender, *, tick_ms: float, begin: Connection, out: Connection) -> None:
-    """One producer process: at each tick, everything that is meant to be sent by then.
+    """Run one producer process: at each tick, send all messages that are due.
 
     Args:
-        spec: of the run.
-        producer: its number.
-        sender: what moves the messages.
-        tick_ms: how often it wakes up.
-        begin: brings the moment (epoch seconds) at which message 0 is meant to be sent, once all are open.
-        out: takes ``"open"``, then a dictionary: ``sent``, ``acknowledged``, ``late_s`` (how far behind schedule the
-            latest send began), ``late`` (messages that were ``LATE_S`` behind or more), ``sends`` and ``send_s`` (time
-            inside ``Sender.send``).
+        spec: the run.
+        producer: the producer's number.
+        sender: sends the messages.
+        tick_ms: the time between two ticks.
+        begin: receives the intended send time of message 0 (epoch seconds) when all processes are open.
+        out: gets ``"open"``, then a dictionary: ``sent``, ``acknowledged``, ``late_s`` (the largest delay of a send),
+            ``late`` (messages that were delayed by ``LATE_S`` or more), ``sends`` and ``send_s`` (time inside
+            ``Sender.send``).
     """
     sender.open()
-    spec.build(producer, time.time(), 0, 1)  # loads what the first message would otherwise wait for
+    spec.build(producer, time.time(), 0, 1)  # imports modules before the first message needs them
     out.send("open")
     start: float = begin.recv()
     tick = tick_ms / 1000
     total = spec.count(producer)
     done = acknowledged = sends = late = 0
     worst = spent = 0.0
-    # Producers' ticks are spread over the interval, as those of independent ones would be.
+    # The producers' ticks are spread over the interval, as with independent producers.
     next_tick = start + tick * (1 + producer / spec.producers)
     while done < total:
         time.sleep(max(0.0, next_tick - time.time()))
@@ -62,7 +62,7 @@ def produce(spec: Spec, producer: int, sender: Sender, *, tick_ms: float, begin:
             sends += 1
             done += rows.num_rows
             late += rows.num_rows if behind > LATE_S else 0
-        # A tick that is missed is not made up for: the next one sends what both were meant to.
+        # A missed tick is not repeated: the next one sends the messages of both.
         next_tick += tick * max(1, int((time.time() - next_tick) / tick))
     acknowledged += sender.close()
     out.send(
@@ -71,7 +71,7 @@ def produce(spec: Spec, producer: int, sender: Sender, *, tick_ms: float, begin:
 
 
 def read(receiver: Receiver, stop: Event, out: Connection, file: Path) -> None:
-    """The reader process. Sends ``"open"``, then how many rows it has, twice a second; at the end it saves them."""
+    """Run the reader process: send ``"open"``, then the number of rows twice a second; save the arrivals at the end."""
     receiver.open()
     opened = time.time()
     arrivals = Arrivals()

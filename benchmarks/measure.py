@@ -1,11 +1,10 @@
-"""From what a reader recorded to figures: verdict, latencies, percentiles, windows, and the published CSV.
+"""The figures of a run from the reader's record: verdict, latencies, percentiles, windows, and the published CSV.
 
-Everything here is arithmetic on arrays, after the run, so that nothing of it slows the reader down. Runs have up to
-some 60 million rows: per row, ``Arrivals`` takes 5 bytes and ``Latencies`` 13, and most of what is needed in passing is
-made in blocks of ``BLOCK`` rows.
+All computations are arithmetic on arrays after the run, so that they do not slow down the reader. Runs have up to about
+60 million rows: ``Arrivals`` needs 5 bytes per row and ``Latencies`` 13; most temporary arrays have ``BLOCK`` rows.
 
-Percentiles are exact: the nearest rank of the sorted values, never interpolated, so each is a latency that some message
-had. Only ``published_csv`` counts in buckets, because the benchmark whose format it has did.
+Percentiles are exact: the nearest rank of the sorted values, never interpolated, so each is the latency of a message.
+Only ``published_csv`` counts in buckets, like the benchmark whose format it has.
 """
 
 from __future__ import annotations
@@ -36,18 +35,18 @@ _MOST_WINDOWS: Final = 120
 
 _PUBLISHED_HEADER: Final = "time_from_start,p50,p75,p85,p95,p99"
 _PUBLISHED_PERCENTILES: Final = (50, 75, 85, 95, 99)
-_PUBLISHED_BUCKETS: Final = 10_001  # of 10 ms each; the last one takes everything from 100 s
+_PUBLISHED_BUCKETS: Final = 10_001  # of 10 ms each; the last one is for 100 s and more
 
 
 class Arrivals:
-    """What a reader saw, in the order in which it saw it.
+    """The rows that a reader received, in the order of arrival.
 
     ``producer`` (uint8) and ``number`` (uint32) have an element per row, ``at`` (seconds since the epoch) and
-    ``counts`` (rows) one per batch. They are views: the next ``add`` needs them released.
+    ``counts`` (rows) one per batch. They are views, which must be released before the next ``add``.
     """
 
     def __init__(self) -> None:
-        # Growing a bytearray moves pages, not bytes; a list of arrays would need the memory twice to be joined.
+        # Growing a bytearray moves pages, not bytes; joining a list of arrays would need twice the memory.
         self._at = bytearray()
         self._counts = bytearray()
         self._producer = bytearray()
@@ -57,14 +56,14 @@ class Arrivals:
         return len(self._producer)
 
     def add(self, at: float, producer: np.ndarray, number: np.ndarray) -> None:
-        """Records a batch that arrived at once (``at``: seconds since the epoch).
+        """Record a batch that arrived at one time (``at``: seconds since the epoch).
 
-        Ids that cannot be right, such as negative ones, are kept as the greatest possible and so count as unknown.
+        Invalid ids, such as negative ones, are recorded as the greatest possible id and so count as unknown.
         """
         if not len(producer):
             return
         if len(producer) != len(number):
-            raise ValueError(f"{len(producer)} producers for {len(number)} numbers: each row has one of each.")
+            raise ValueError(f"Each row needs a producer and a number, got {len(producer)} and {len(number)}.")
         right = (producer >= 0) & (producer < _NO_PRODUCER) & (number >= 0) & (number < _NO_NUMBER)
         self._at += np.float64(at).tobytes()
         self._counts += np.int64(len(producer)).tobytes()
@@ -73,32 +72,32 @@ class Arrivals:
 
     @property
     def at(self) -> np.ndarray:
-        """When each batch arrived, in seconds since the epoch."""
+        """Return the arrival time of each batch, in seconds since the epoch."""
         return np.frombuffer(self._at, np.float64)
 
     @property
     def counts(self) -> np.ndarray:
-        """Rows of each batch."""
+        """Return the number of rows of each batch."""
         return np.frombuffer(self._counts, np.int64)
 
     @property
     def producer(self) -> np.ndarray:
-        """Who sent each row."""
+        """Return the producer of each row."""
         return np.frombuffer(self._producer, np.uint8)
 
     @property
     def number(self) -> np.ndarray:
-        """Each row's number among its producer's messages."""
+        """Return each row's number among its producer's messages."""
         return np.frombuffer(self._number, np.uint32)
 
     def save(self, path: Path) -> None:
-        """Writes an ``.npz`` file, not compressed: it is read once and removed."""
+        """Write an ``.npz`` file, uncompressed because it is read only once."""
         with path.open("wb") as file:
             np.savez(file, at=self.at, counts=self.counts, producer=self.producer, number=self.number)
 
     @classmethod
     def load(cls, path: Path) -> Arrivals:
-        """What ``save`` wrote."""
+        """Read a file that ``save`` wrote."""
         arrivals = cls()
         with np.load(path) as file:
             for name in ("at", "counts", "producer", "number"):
@@ -108,15 +107,15 @@ class Arrivals:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of the messages of a run.
+    """The counts of a run's messages by their fate.
 
     Attributes:
-        sent: messages handed to the peer.
-        acknowledged: messages that the peer said it has.
+        sent: messages given to the peer.
+        acknowledged: messages that the peer acknowledged.
         seen: rows that arrived, of any kind.
         lost: sent messages that never arrived.
-        duplicated: rows beyond the first of their message.
-        out_of_order: rows with a number below one that had arrived from the same producer before.
+        duplicated: rows after the first one of their message.
+        out_of_order: rows with a lower number than an earlier row of the same producer.
         unknown: rows with an id that was never sent.
     """
 
@@ -130,7 +129,7 @@ class Verdict:
 
     @property
     def problems(self) -> list[str]:
-        """Why the run is not clean, in words; empty if it is."""
+        """Return why the run is not clean, as texts; empty if it is clean."""
         counts = {
             "not acknowledged": self.sent - self.acknowledged,
             "lost": self.lost,
@@ -143,12 +142,12 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """One element per message that arrived, its first arrival, in order of arrival within each producer.
+    """One element per arrived message (its first arrival), in order of arrival within each producer.
 
     Attributes:
         latency_s: float32; from the intended send time to the arrival. Negative if clocks disagree.
-        intended_s: float64; when the message was meant to be sent, in seconds after the begin of the run.
-        kept: what counts: messages that were meant to be sent after the warm-up.
+        intended_s: float64; the intended send time, in seconds after the start of the run.
+        kept: the measured messages: those with an intended send time after the warm-up.
     """
 
     latency_s: np.ndarray
@@ -157,29 +156,27 @@ class Latencies:
 
     @property
     def measured_s(self) -> np.ndarray:
-        """The latencies that count."""
+        """Return the latencies of measured messages."""
         measured: np.ndarray = self.latency_s[self.kept]
         return measured
 
     @property
     def negative(self) -> int:
-        """Messages that arrived before they were meant to be sent, which only a wrong clock can bring about."""
+        """Return the number of messages that arrived before their intended send time, because of a wrong clock."""
         return int(np.count_nonzero(self.latency_s < 0))
 
 
 def verdict(spec: Spec, arrivals: Arrivals, sent: Sequence[int], acknowledged: Sequence[int]) -> Verdict:
-    """Counts what was lost, repeated, disordered or invented.
+    """Count messages that were lost, duplicated, out of order or unknown.
 
     Args:
-        spec: of the run.
-        arrivals: what the reader recorded.
+        spec: the run.
+        arrivals: the reader's record.
         sent: messages sent by each producer: it sent the numbers 0 to ``sent[p] - 1``.
         acknowledged: messages acknowledged to each producer.
     """
     if not spec.producers == len(sent) == len(acknowledged):
-        raise ValueError(
-            f"{spec.producers} producers, but counts of {len(sent)} (sent) and {len(acknowledged)} (acknowledged)."
-        )
+        raise ValueError(f"{spec.producers} producers need as many counts, got {len(sent)} and {len(acknowledged)}.")
     lost = duplicated = out_of_order = known = 0
     for producer, count in enumerate(sent):
         numbers = arrivals.number[arrivals.producer == producer]
@@ -203,15 +200,15 @@ def verdict(spec: Spec, arrivals: Arrivals, sent: Sequence[int], acknowledged: S
 
 
 def latencies(spec: Spec, arrivals: Arrivals, begin: float) -> Latencies:
-    """The latency of each message, from the time at which it was meant to be sent.
+    """Return the latency of each message from its intended send time.
 
-    Counting from the intended time, not from when a producer got round to it, is what makes waiting visible: a peer
-    that holds its producers up would otherwise hide it (coordinated omission).
+    Measuring from the intended time, not from the actual one, includes waiting: otherwise a peer that delays its
+    producers would hide that delay (coordinated omission).
 
     Args:
-        spec: of the run; its ``intended`` says when each message was due.
-        arrivals: what the reader recorded.
-        begin: when the run began, in seconds since the epoch, by the clock of ``arrivals.at``.
+        spec: the run; its ``intended`` returns the intended send times.
+        arrivals: the reader's record.
+        begin: the start of the run, in seconds since the epoch, by the clock of ``arrivals.at``.
     """
     latency, intended, kept = [], [], []
     batch_ends = np.cumsum(arrivals.counts)
@@ -231,7 +228,7 @@ def latencies(spec: Spec, arrivals: Arrivals, begin: float) -> Latencies:
 
 
 def percentiles(latencies_s: np.ndarray, wanted: Sequence[float] = PERCENTILES) -> dict[float, float | None]:
-    """Exact nearest-rank percentiles: the value at rank ``ceil(n * p / 100)``, counted from 1. None of nothing."""
+    """Return exact nearest-rank percentiles: the value at rank ``ceil(n * p / 100)``, counted from 1; None if empty."""
     n = len(latencies_s)
     if not n:
         return dict.fromkeys(wanted)
@@ -241,10 +238,10 @@ def percentiles(latencies_s: np.ndarray, wanted: Sequence[float] = PERCENTILES) 
 
 
 def windows(measured: Latencies, seconds: float) -> list[Window]:
-    """The run in stretches of equal length by intended send time, warm-up included.
+    """Divide the run into windows of equal length by intended send time, including the warm-up.
 
     They are 5 s long, or a multiple of that if a run of this many ``seconds`` would have more than 120. The last one
-    may be shorter; one from which nothing arrived is left out.
+    may be shorter; windows without arrivals are omitted.
     """
     length = _WINDOW_S * max(1, math.ceil(seconds / _WINDOW_S / _MOST_WINDOWS))
     parts: dict[int, list[np.ndarray]] = {}
@@ -261,7 +258,7 @@ def windows(measured: Latencies, seconds: float) -> list[Window]:
 
 
 def ends(measured: Latencies, spec: Spec) -> tuple[float | None, float | None]:
-    """p99 of the first and of the last ``ENDS_S`` of what counts: what grows shows at the end."""
+    """Return p99 of the first and the last ``ENDS_S`` of the measured time: a difference shows growth."""
     due, kept = measured.intended_s, measured.kept
     first = measured.latency_s[kept & (due < spec.warm_up_s + ENDS_S)]
     last = measured.latency_s[kept & (due >= spec.seconds - ENDS_S)]
@@ -269,11 +266,11 @@ def ends(measured: Latencies, spec: Spec) -> tuple[float | None, float | None]:
 
 
 def cdf(latencies_s: np.ndarray, points: int = 200) -> list[tuple[float, float]]:
-    """The distribution as at most this many pairs (latency in seconds, fraction of messages at or below it), rising.
+    """Return the distribution as at most ``points`` rising pairs (latency in seconds, fraction at or below it).
 
-    Half of the points are spread evenly below the median. The others come closer to 1 by equal factors, down to a
-    single message, so that each further nine of the tail (90 %, 99 %, 99.9 %, ...) gets as many. The last is the
-    greatest latency.
+    Half of the points are spread evenly below the median. The others approach 1 by equal factors, down to a single
+    message, so that each step of the tail (90 %, 99 %, 99.9 %, ...) gets the same number. The last is the greatest
+    latency.
     """
     n = len(latencies_s)
     if not n:
@@ -281,31 +278,31 @@ def cdf(latencies_s: np.ndarray, points: int = 200) -> list[tuple[float, float]]
     body = np.linspace(0.0, 0.5, points // 2, endpoint=False)
     tail = 1 - np.geomspace(0.5, min(0.5, 1 / n), points - len(body))
     ranks = np.clip(np.ceil(n * np.concatenate([body, tail])).astype(np.int64), 1, n)
-    ranks[-1] = n  # rounding must not leave the maximum out
+    ranks[-1] = n  # rounding must not omit the maximum
     ordered = np.sort(latencies_s)
     values = ordered[ranks - 1]
     at_or_below = np.searchsorted(ordered, values, side="right") / n
-    # Of equal latencies the last pair stays: a step has one height.
+    # Of equal latencies only the last pair is kept.
     return list(
         {_seconds(value): round(float(part), 9) for value, part in zip(values, at_or_below, strict=True)}.items()
     )
 
 
 def published_csv(latencies_s: np.ndarray, arrived_s: np.ndarray, rate: int, warm_up_s: float = 30.0) -> str:
-    """The report that the published benchmark writes for a rate, byte for byte by its rules, of these rows.
+    """Return the report that the published benchmark would write for these rows, byte for byte.
 
-    Rows count if they arrived more than ``warm_up_s`` after the consumer process started. Percentiles are over all
-    rows since then, in 10 ms buckets: the first bucket at which ``floor(rows * p / 100)`` rows are reached, which is
-    always rounded down and hides the greatest of few rows. There is a line at each multiple of ``rate // 2`` rows
-    (half a second of stream), and a last one with the result; the format has no newline at the end.
+    Rows count if they arrived more than ``warm_up_s`` after the consumer process started. Percentiles are over all rows
+    since then, in 10 ms buckets: the first bucket at which ``floor(rows * p / 100)`` rows are reached; this rounds down
+    and hides the greatest of few rows. There is a line at each multiple of ``rate // 2`` rows (half a second), and a
+    last one with the result; the format has no newline at the end.
 
-    Where this differs on purpose: a latency below zero counts as zero, where the original's list index would wrap
-    around to the slowest buckets; and at rate 1, where ``rate // 2`` is zero, there is a line for each row.
+    Two intended differences: a latency below zero counts as zero, where the original's list index would wrap around to
+    the slowest buckets; and at rate 1, where ``rate // 2`` is zero, there is a line for each row.
 
     Args:
         latencies_s: one per row, in any order that ``arrived_s`` shares.
         arrived_s: seconds from the start of the consumer process to the arrival of each row.
-        rate: messages a second.
+        rate: messages per second.
         warm_up_s: seconds after the start of the consumer process.
     """
     order = np.argsort(arrived_s, kind="stable")
@@ -332,20 +329,20 @@ def _published_line(from_start_s: float, reached: np.ndarray) -> str:
 
 
 def _intended(spec: Spec, numbers: np.ndarray) -> np.ndarray:
-    """Of numbers in any order; those of a block are near each other, so the stretch between them is small."""
+    """Return the intended send times of numbers in any order; within a block they are close together."""
     first = int(numbers.min())
     return spec.intended(first, int(numbers.max()) + 1)[numbers - np.uint32(first)]
 
 
 def _firsts(numbers: np.ndarray, count: int) -> np.ndarray | slice:
-    """Selects the first row of each number; all of them, cheaply, where none is repeated."""
+    """Return an index of the first row of each number; a slice of all rows if none is repeated."""
     there = np.zeros(count, bool)
     there[numbers] = True
     if np.count_nonzero(there) == len(numbers):
         return slice(None)
     backwards = numbers[::-1]
     first = np.zeros(count, np.int64)
-    first[backwards] = np.arange(len(numbers) - 1, -1, -1)  # of repeated indices, the last assignment stays
+    first[backwards] = np.arange(len(numbers) - 1, -1, -1)  # for repeated indices, the last assignment wins
     chosen: np.ndarray = first[numbers] == np.arange(len(numbers))
     return chosen
 
@@ -362,5 +359,5 @@ def _joined(parts: list[np.ndarray], kind: np.dtype) -> np.ndarray:
 
 
 def _seconds(value: np.floating) -> float:
-    """To the microsecond, which is finer than the clock is right."""
+    """Round to microseconds, which is finer than the clock's accuracy."""
     return round(float(value), 6)

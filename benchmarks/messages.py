@@ -1,7 +1,7 @@
-"""The example's messages in bulk: ids and intended send times on every one, built without a loop per row.
+"""The example's messages in bulk, with ids and intended send times, built without a loop per row.
 
-A message's ``date`` is the time at which it was meant to be sent, to the microsecond, in its source's zone; its
-``message`` is ``<producer>-<number>`` with fixed widths, so that a reader finds the number by slicing bytes.
+A message's ``date`` is its intended send time in microseconds, in its source's zone; its ``message`` is
+``<producer>-<number>`` with fixed widths, so that a reader finds the number by slicing bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def build(producer: int, first: int, intended_us: np.ndarray, zone: str, payload_bytes: int = 0) -> pa.Table:
-    """Messages ``first``, ``first + 1``, ... with these intended send times (microseconds since the epoch)."""
+    """Return messages ``first``, ``first + 1``, ... with these intended send times (microseconds since the epoch)."""
     n = len(intended_us)
     seconds, inside = np.unique(intended_us // 1_000_000, return_inverse=True)
     zoned = [(_EPOCH + timedelta(seconds=int(s))).astimezone(ZoneInfo(zone)) for s in seconds]
@@ -37,7 +37,7 @@ def build(producer: int, first: int, intended_us: np.ndarray, zone: str, payload
 
 
 def ids(messages: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """The producers and numbers in a column of messages of one width."""
+    """Return the producers and numbers in a column of messages of one width."""
     if not len(messages):
         return np.empty(0, np.int64), np.empty(0, np.int64)
     offsets = np.frombuffer(messages.buffers()[1], np.int32)[messages.offset : messages.offset + len(messages) + 1]

@@ -1,8 +1,8 @@
-"""The report's plots, as SVG and PNG, the same to the byte from the same results.
+"""The report's plots as SVG and PNG; the same results give the same bytes.
 
-Colours are those of Okabe and Ito, and two of Paul Tol, which people with any kind of colour vision can tell apart; a
-peer has the same one everywhere. The kit's line is the thick one. Runs with a problem have hollow markers or a mark
-behind their name.
+The colours are those of Okabe and Ito, and two of Paul Tol, which people with any colour vision can distinguish; a peer
+has the same colour in all plots. The line of brokerless is the thick one. Runs with a problem have hollow markers or a
+mark after their name.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ MARKERS: Final = {
     "kafka-realtime": "X",
     "kafka-delta": "P",
 }
-_OTHER: Final = "#8C6D31"  # a peer that is not in the list above
+_OTHER: Final = "#8C6D31"  # for peers that are not in the list above
 _PUBLISHED: Final = "#808080"
 _DASHES: Final = ("--", ":", "-.")
 _FAINT: Final = "#E4E4E4"
 
 _STYLE: Final[dict[Any, Any]] = {
-    "svg.hashsalt": "brokerless",  # else ids in the file are random
+    "svg.hashsalt": "brokerless",  # otherwise ids in the file are random
     "figure.facecolor": "white",
     "savefig.facecolor": "white",
     "axes.facecolor": "white",
@@ -78,11 +78,11 @@ _NINES: Final = {0.5: "50 %", 0.9: "90 %", 0.99: "99 %", 0.999: "99.9 %", 0.9999
 
 
 def render(rows: Sequence[Row]) -> dict[str, bytes]:
-    """The plots that there are data for, by file name (``benchmark-distribution.svg``, ...)."""
+    """Return the plots for which there are data, by file name (``benchmark-distribution.svg``, ...)."""
     files = {}
     for name, draw in PLOTS.items():
         with mpl.rc_context():
-            mpl.rcdefaults()  # nothing of the user's own configuration
+            mpl.rcdefaults()  # ignore the user's own configuration
             mpl.rcParams.update(_STYLE)
             figure = draw(rows)
             if figure is None:
@@ -95,7 +95,7 @@ def render(rows: Sequence[Row]) -> dict[str, bytes]:
 
 
 def distribution(rows: Sequence[Row]) -> Figure | None:
-    """Which part of the messages arrived within which time, at the rate at which most peers were measured."""
+    """Plot the fraction of messages by arrival time, at the rate with most peers."""
     having = [row for row in comparable(rows) if row.typical("cdf")]
     rate = common_rate(having)
     panels = _by_hops([row for row in having if row.one.rate == rate])
@@ -107,7 +107,7 @@ def distribution(rows: Sequence[Row]) -> Figure | None:
         for row in inside:
             run = row.typical("cdf")
             assert run is not None
-            # The last pair is the maximum, which has no place on an axis that goes to 100 % in equal steps per nine.
+            # The last pair is the maximum, which an axis with equal steps per nine cannot show.
             pairs = [(x, part) for x, part in run.cdf if x > 0 and part < 1] or run.cdf[:1]
             least = min(least, 1 - pairs[-1][1]) or least
             ax.plot([x for x, _ in pairs], [-math.log10(max(1 - part, 1e-9)) for _, part in pairs], **_line(row))
@@ -123,7 +123,7 @@ def distribution(rows: Sequence[Row]) -> Figure | None:
 
 
 def over_time(rows: Sequence[Row]) -> Figure | None:
-    """How the latency went during the run, a panel for each peer, at the rate at which most peers were measured."""
+    """Plot the latency during the run, a panel for each peer, at the rate with most peers."""
     having = [row for row in comparable(rows) if row.typical("windows")]
     rate = common_rate(having)
     shown = [row for row in having if row.one.rate == rate]
@@ -161,7 +161,7 @@ def over_time(rows: Sequence[Row]) -> Figure | None:
 
 
 def by_rate(rows: Sequence[Row]) -> Figure | None:
-    """The median and p99 against the rate, with the published figures of others as a reference."""
+    """Plot the median and p99 against the rate, with published figures of others as a reference."""
     having = [row for row in comparable(rows) if row.median("p50_s") and row.median("p99_s")]
     if len({row.one.rate for row in having}) < 2:
         return None
@@ -190,7 +190,7 @@ def by_rate(rows: Sequence[Row]) -> Figure | None:
 
 
 def cost(rows: Sequence[Row]) -> Figure | None:
-    """What a million messages cost against how late the slowest hundredth of them is; a line joins a peer's rates."""
+    """Plot the cost of a million messages against p99; a line joins a peer's rates."""
     having = [row for row in comparable(rows) if row.median("usd_per_million") and row.median("p99_s")]
     panels = _by_hops(having)
     if not panels:
@@ -302,12 +302,14 @@ def _name(row: Row) -> str:
 
 
 def _legend(figure: Figure) -> None:
-    """One for all panels, below them: the kit first, what was published elsewhere last."""
+    """Draw one legend for all panels below them: brokerless first, published figures last."""
     entries: dict[str, Any] = {}
     for ax in figure.axes:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
-    order = sorted(entries, key=lambda label: -entries[label].get_linewidth())  # stable: else as they were drawn
+    order = sorted(
+        entries, key=lambda label: -entries[label].get_linewidth()
+    )  # a stable sort: otherwise in the order of drawing
     wide = max(len(label) for label in order) > 40
     figure.legend(
         [entries[label] for label in order], order, loc="outside lower center", ncols=3 if wide else 4, fontsize=9,
@@ -316,7 +318,7 @@ def _legend(figure: Figure) -> None:
 
 
 def _log_seconds(ax: Axes, axis: str) -> None:
-    """A logarithmic axis of times, labelled with units and often enough to read values from."""
+    """Set a logarithmic time axis with units and enough labels."""
     (ax.set_xscale if axis == "x" else ax.set_yscale)("log")
     the_axis = ax.xaxis if axis == "x" else ax.yaxis
     the_axis.set_major_locator(_readable(ax.get_xlim() if axis == "x" else ax.get_ylim()))
@@ -325,7 +327,7 @@ def _log_seconds(ax: Axes, axis: str) -> None:
 
 
 def _readable(limits: tuple[float, float]) -> LogLocator:
-    """As many ticks as have room for their labels."""
+    """Return a locator with as many ticks as there is room for labels."""
     decades = math.log10(limits[1] / limits[0])
     subs = (1.0, 2.0, 5.0) if decades < 2 else (1.0, 3.0) if decades < 4 else (1.0,)
     return LogLocator(subs=subs, numticks=30)
@@ -336,7 +338,7 @@ def _time(seconds: float) -> str:
 
 
 def _apart(rates: Sequence[int]) -> list[int]:
-    """The rates whose labels do not touch on a logarithmic axis."""
+    """Return the rates whose labels do not overlap on a logarithmic axis."""
     chosen: list[int] = []
     for rate in rates:
         if not chosen or rate >= 1.35 * chosen[-1]:
@@ -349,7 +351,7 @@ def _by_hops(rows: Sequence[Row]) -> dict[int, list[Row]]:
 
 
 def _by_label(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Each peer's rows by rising rate; rows come sorted by rate."""
+    """Return each peer's rows by rising rate; ``rows`` are sorted by rate."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         found.setdefault(row.one.label, []).append(row)

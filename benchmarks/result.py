@@ -1,4 +1,4 @@
-"""What is kept of a run: one JSON object, the same for every peer."""
+"""The stored result of a run: one JSON object, the same for every peer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(slots=True)
 class Window:
-    """Latencies of the messages that were meant to be sent in one stretch of the run (seconds after its begin)."""
+    """The latencies of messages with intended send times in one window of the run (seconds after its start)."""
 
     from_s: float
     to_s: float
@@ -20,26 +20,26 @@ class Window:
 
 @dataclass(slots=True)
 class Result:
-    """One run. Latency in seconds from the intended send time to the reader, of messages after the warm-up.
+    """The result of one run. Latencies are in seconds from the intended send time to the reader, after the warm-up.
 
     Attributes:
-        peer: its name; ``label`` is for people.
-        repeat: which repetition, from 1.
+        peer: the peer's name; ``label`` is its name in reports.
+        repeat: the number of the repetition, from 1.
         started: UTC, ISO 8601.
-        published: a figure from elsewhere, not measured here.
-        skipped: why it did not run; then the figures are all None or empty.
-        problems: why the run does not count as clean, in words; empty if it does.
-        measured: messages after the warm-up, from which the percentiles are.
-        cdf: pairs (latency in seconds, fraction of messages at or below it), rising.
-        windows: stretches of equal length over the whole run, warm-up included.
+        published: True for a published figure of others, not measured here.
+        skipped: why it did not run; then all figures are None or empty.
+        problems: why the run is not clean, as texts; empty if it is.
+        measured: the number of messages after the warm-up, on which the percentiles are based.
+        cdf: rising pairs (latency in seconds, fraction of messages at or below it).
+        windows: windows of equal length over the whole run, including the warm-up.
         cpu_s: processor seconds while messages were sent, by role (``load``, ``reader``, ``pipeline``, ``store``...).
-        rss_mb: greatest resident memory by role.
-        requests: S3 requests by kind while messages were sent, from a pass of its own (None: not counted).
+        rss_mb: the greatest resident memory by role.
+        requests: S3 requests by kind while messages were sent, from a separate pass (None: not counted).
         requests_per_million: their sum per million messages of that pass.
         usd_per_million: running cost per million messages at this rate; ``bill`` has its parts per month.
-        commits: log entries of the run's tables; ``objects`` and ``stored_bytes`` what lies in the store after it.
-        figures: the peer's own, and of ``cpu_s["pipeline"]`` what its JVM used (``pipeline_jvm_cpu_s``); the rest is
-            Python's.
+        commits: log entries of the run's tables; ``objects`` and ``stored_bytes`` are their size in the store.
+        figures: figures of the peer itself, and the JVM's part of ``cpu_s["pipeline"]`` (``pipeline_jvm_cpu_s``);
+            the rest of that is Python's.
     """
 
     peer: str
@@ -91,16 +91,16 @@ class Result:
 
     @property
     def clean(self) -> bool:
-        """Whether the run took place and nothing speaks against its figures."""
+        """Return whether the run took place and has no problems."""
         return not self.skipped and not self.published and not self.problems
 
     def to_json(self) -> dict[str, Any]:
-        """As kept in ``benchmarks/results``."""
+        """Return the result as stored in ``benchmarks/results``."""
         return {**asdict(self), "clean": self.clean}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Result:
-        """The inverse."""
+        """Create a result from its stored form; the inverse of ``to_json``."""
         rest = {key: value for key, value in values.items() if key != "clean"}
         windows = [Window(**w) for w in rest.pop("windows")]
         cdf = [(x, y) for x, y in rest.pop("cdf")]

@@ -1,4 +1,4 @@
-"""Runs put together for tables and plots: the repeats of one measurement are one row, and no run is left out of it."""
+"""Rows of tables and plots: the repeats of one measurement are one row, and no run is omitted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from benchmarks.result import Result
 
 KIT: Final = "brokerless"
-"""The peer that the others are compared with; its variants' names begin like this."""
+"""The peer that the others are compared with; the names of its variants begin with it."""
 
 _SAME: Final = (
     "peer", "label", "rate", "hops", "pacing", "backend", "commit_ms", "payload_bytes", "partitions", "producers",
@@ -32,43 +32,43 @@ class Spread:
 
     @property
     def relative(self) -> float:
-        """How far the extremes are apart, as a part of the median."""
+        """Return the distance of the extremes as a fraction of the median."""
         return (self.high - self.low) / self.median if self.median else 0.0
 
 
 @dataclass(slots=True)
 class Row:
-    """All repeats of one measurement that ran; never empty. Its settings are those of any of them."""
+    """All repeats of one measurement that ran; never empty. They have the same settings."""
 
     runs: list[Result] = field(default_factory=list)
 
     @property
     def one(self) -> Result:
-        """For what all repeats have in common."""
+        """Return one run, for what all repeats have in common."""
         return self.runs[0]
 
     @property
     def clean(self) -> bool:
-        """Whether nothing speaks against any of the runs."""
+        """Return whether all runs are clean."""
         return all(run.clean for run in self.runs)
 
     @property
     def is_kit(self) -> bool:
-        """Whether this is the project's own, not a peer it is compared with."""
+        """Return whether this is brokerless, not a peer to compare it with."""
         return self.one.peer.startswith(KIT)
 
     def spread(self, figure: str) -> Spread | None:
-        """The median and the extremes of an attribute of ``Result``; None if no run has it."""
+        """Return the median and the extremes of an attribute of ``Result``; None if no run has it."""
         values = [value for run in self.runs if (value := getattr(run, figure)) is not None]
         return Spread(median(values), min(values), max(values)) if values else None
 
     def median(self, figure: str) -> float | None:
-        """The median alone."""
+        """Return the median alone."""
         spread = self.spread(figure)
         return spread.median if spread else None
 
     def typical(self, needed: str) -> Result | None:
-        """The run in the middle by p99, of those that have ``needed``: the one to draw where only one can be drawn."""
+        """Return the run with the median p99 among those that have ``needed``, for plots that show only one."""
         having = [run for run in self.runs if getattr(run, needed) and run.p99_s is not None]
         if not having:
             return None
@@ -77,7 +77,7 @@ class Row:
 
 
 def collapse(runs: Iterable[Result]) -> list[Row]:
-    """Rows of all runs that took place, in order of hops, rate, and how slow they are."""
+    """Return rows of all runs that took place, in order of hops, rate and latency."""
     rows: dict[tuple[Any, ...], Row] = {}
     for run in runs:
         if not run.skipped:
@@ -86,10 +86,10 @@ def collapse(runs: Iterable[Result]) -> list[Row]:
 
 
 def comparable(rows: Sequence[Row]) -> list[Row]:
-    """The measured rows under the conditions that most peers have in common, one for each peer, rate and hops.
+    """Return the measured rows with the conditions of most peers, one for each peer, rate and hops.
 
-    Of several that qualify, such as a short and a long run, the one stays whose length most peers share at that rate: a
-    run that was warm for longer is no match for one that was not. Then the one with most repeats, then the latest.
+    Of several candidates, such as a short and a long run, choose the one with the length of most peers at that rate,
+    because longer runs are warmer; then the one with most repeats, then the latest.
     """
     measured = [row for row in rows if not row.one.published]
     if not measured:
@@ -111,7 +111,7 @@ def comparable(rows: Sequence[Row]) -> list[Row]:
 
 
 def common_rate(rows: Sequence[Row]) -> int | None:
-    """The rate at which most peers can be compared; the lowest of several."""
+    """Return the rate at which most peers can be compared; the lowest of several."""
     counts = Counter(row.one.rate for row in rows)
     return min(counts, key=lambda rate: (-counts[rate], rate)) if counts else None
 

@@ -1,4 +1,4 @@
-"""One run: a peer, a store, producers and a reader as processes of their own, then the verdict and the figures."""
+"""One run: a peer, a store, producers and a reader in their own processes, then the verdict and the figures."""
 
 from __future__ import annotations
 
@@ -38,35 +38,35 @@ if TYPE_CHECKING:
     Say = Callable[[str, float], None]
 
 DRAIN_S: Final = 60.0
-"""How long the reader is waited for after the last message was sent. What has not come by then counts as lost."""
+"""Seconds that the reader has after the last message was sent; messages that arrive later count as lost."""
 
 ECHO_S: Final = 2.0
-"""How long it goes on reading after all has come, so that duplicates are seen."""
+"""Seconds of reading after all messages arrived, to find duplicates."""
 
 LATE_SHARE: Final = 0.01
-"""More messages than this share that are sent late spoil a run: it measures its producers then."""
+"""The largest share of late messages in a valid run; with more, it would measure its producers."""
 
 OPEN_S: Final = 60.0
 
 VCPUS: Final = 2
-"""Of a Glue worker G.025X. A pipeline is priced at a driver, and as many workers as its use of processors needs."""
+"""Processors of a Glue worker G.025X. A pipeline's price is a driver, and the workers for its processor time."""
 
 _SPAWN: Final = mp.get_context("spawn")
 
 
 @dataclass(slots=True)
 class Outcome:
-    """A run's result and, if it took place, what the reader noted, for figures beyond the result's."""
+    """A run's result and, if it took place, the reader's record, for other figures."""
 
     result: Result
     arrivals: measure.Arrivals | None = None
     begin: float = 0.0
     opened: float = 0.0
     requests: dict[str, dict[str, int]] = field(default_factory=dict)
-    """S3 requests by role and kind while messages were sent, if they were counted."""
+    """The S3 requests by role and kind while messages were sent, if they were counted."""
 
     def add_requests(self, counted: Outcome) -> None:
-        """Takes the requests over from a run of the same kind in which they were counted."""
+        """Copy the requests from a run of the same kind in which they were counted."""
         result, sent = self.result, counted.result.sent
         if not sent:
             result.problems += [f"while requests were counted: {problem}" for problem in counted.result.problems]
@@ -80,7 +80,7 @@ class Outcome:
         result.figures["requests_counted_s"] = counted.result.seconds
 
     def add_bill(self, spec: Spec) -> None:
-        """What the run would cost on AWS all month, by its own requests, bytes and use of processors."""
+        """Compute the monthly cost on AWS from the run's requests, bytes and processor time."""
         result = self.result
         if result.p50_s is None or (result.requests is None and result.stored_bytes is not None):
             return
@@ -107,14 +107,14 @@ class Outcome:
 
 
 def run(spec: Spec, cache: Path, say: Say, *, count: bool = False, data_dir: Path | None = None) -> Outcome:
-    """Runs ``spec`` in an empty root of a store of its own, and removes both.
+    """Run ``spec`` in an empty root of a new store, and remove both.
 
     Args:
-        spec: what.
-        cache: for what peers fetch on first use.
-        say: is told what happens and how many seconds that may take.
-        count: count S3 requests, through proxies that cost time: latencies of such a run are not to be used.
-        data_dir: where servers keep their data during the run; beside everything else if None.
+        spec: the run.
+        cache: the folder for files that peers download on first use.
+        say: receives each step and its expected seconds.
+        count: count S3 requests, through slower proxies: the latencies of such a run must not be used.
+        data_dir: the folder for the servers' data during the run; in the run's folder if None.
     """
     kind = load(spec.peer)
     outcome = Outcome(
@@ -180,7 +180,7 @@ def _run(
             say("sending", max(end - time.time(), 0.0))
             if time.time() > end + DRAIN_S:
                 raise PeerError(
-                    f"A producer is not done {DRAIN_S:.0f} s after it should be; the machine or the peer is too slow."
+                    f"A producer has not finished {DRAIN_S:.0f} s after its end; the machine or the peer is too slow."
                 )
         done.append(got)
     usage = watch.stop()
@@ -198,7 +198,7 @@ def _run(
     result.rss_mb = _by_role(usage.rss_mb)
     result.figures = dict(stats.figures)
     if jvm_s := usage.jvm_s.get("pipeline"):
-        # Not beside "pipeline" in cpu_s, whose parts add up: it is in that one.
+        # Not in cpu_s, whose values are added up: "pipeline" includes it.
         result.figures["pipeline_jvm_cpu_s"] = round(jvm_s, 2)
     _judge(outcome, spec, done)
     if stats.tables:
@@ -217,7 +217,7 @@ def _sender(stack: ExitStack, peer: Peer, number: int) -> tuple[_Child, Any]:
 
 
 def _judge(outcome: Outcome, spec: Spec, done: list[dict[str, Any]]) -> None:
-    """The verdict and the latencies."""
+    """Set the verdict and the latencies."""
     result, arrivals = outcome.result, outcome.arrivals
     assert arrivals is not None
     sent, acknowledged = [one["sent"] for one in done], [one["acknowledged"] for one in done]
@@ -258,7 +258,7 @@ def _drain(reader: _Child, expected: int) -> None:
 
 
 def _by_role(values: Mapping[str, float]) -> dict[str, float]:
-    """Producers together."""
+    """Sum the values by role, with all producers as one role."""
     found: Counter[str] = Counter()
     for role, value in values.items():
         found["load" if role.startswith("load-") else role] += value  # type: ignore[assignment]
@@ -266,7 +266,7 @@ def _by_role(values: Mapping[str, float]) -> dict[str, float]:
 
 
 class _Child:
-    """A process and the pipe that it talks through. Ends with the stack."""
+    """A process and its pipe, which end with the stack."""
 
     def __init__(self, stack: ExitStack, peer: Peer, task: Callable[[Connection], partial[None]]) -> None:
         self._peer = peer
@@ -282,10 +282,10 @@ class _Child:
         return self._process.pid
 
     def take(self, wait_s: float) -> Any:
-        """The next thing it says, or None.
+        """Return the process's next message, or None.
 
         Raises:
-            PeerError: it ended without saying anything more, or something of the peer's ended.
+            PeerError: the process ended without another message, or a process of the peer ended.
         """
         self._peer.check()
         if not self._from.poll(wait_s):
@@ -295,17 +295,17 @@ class _Child:
         except EOFError:
             self._process.join(5)
             raise PeerError(
-                f"The process {self._process.name} of the load ended with {self._process.exitcode}; see above."
+                f"The load process {self._process.name} ended with exit code {self._process.exitcode}; see above."
             ) from None
 
     def wait_for(self, what: str | type, within_s: float) -> Any:
-        """Passes over everything else that it says."""
+        """Wait for this message and ignore others."""
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
             got = self.take(1.0)
             if got == what or (isinstance(what, type) and isinstance(got, what)):
                 return got
-        raise PeerError(f"A process of the load did not answer within {within_s:.0f} s.")
+        raise PeerError(f"A load process did not answer within {within_s:.0f} s.")
 
     def _end(self) -> None:
         if self._process.is_alive():
@@ -315,12 +315,12 @@ class _Child:
 
 @contextmanager
 def object_store(spec: Spec, folder: Path, data: Path | None = None) -> Iterator[tuple[Settings, dict[str, int]]]:
-    """An object store with an empty root, and the process to watch.
+    """Provide an object store with an empty root, and the processes to measure.
 
     Args:
-        spec: of the run.
-        folder: its scratch.
-        data: where a local store keeps its data; ``folder`` if None.
+        spec: the run.
+        folder: the run's scratch folder.
+        data: the folder for a local store's data; ``folder`` if None.
     """
     root = f"bench-{uuid.uuid4().hex[:12]}"
     if spec.backend == "s3":

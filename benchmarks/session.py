@@ -1,6 +1,6 @@
-"""A measuring session: runs that were made together, on one machine, by one command; a file in ``benchmarks/results``.
+"""A session: runs of one command on one machine; a file in ``benchmarks/results``.
 
-What is collected of the machine says what it can do and nothing of whose it is: no host name, user or path.
+The description of the machine contains its capabilities, but no host name, user or path.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PACKAGES: Final = (
 
 @dataclass(slots=True)
 class Table:
-    """Figures that are not of a run: rows of one shape, their keys the header."""
+    """Figures beyond runs: rows with the same keys, which are the header."""
 
     title: str
     rows: list[dict[str, Any]]
@@ -48,16 +48,16 @@ class Session:
     """One file of results.
 
     Attributes:
-        name: of the file, without its ending.
-        title: a heading in the report.
-        command: how to do it again.
+        name: the file's name without its ending.
+        title: its heading in the report.
+        command: the command that repeats it.
         started: UTC, ISO 8601.
-        machine: as from ``machine()``.
-        versions: as from ``versions()``, and of servers.
-        git: the commit that was measured.
-        prices: what the costs are computed with; ``as_of`` is the date of the price list.
+        machine: the result of ``machine()``.
+        versions: the result of ``versions()``, and versions of servers.
+        git: the measured commit.
+        prices: the prices for the costs; ``as_of`` is the date of the price list.
         tables: figures beyond those of runs.
-        notes: what a reader must know, a sentence or two each.
+        notes: notes for readers, one or two sentences each.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Session:
 
     @classmethod
     def begin(cls, name: str, title: str, command: str) -> Session:
-        """A session that begins now, here."""
+        """Return a new session that begins now on this machine."""
         return cls(
             name=name,
             title=title,
@@ -87,23 +87,23 @@ class Session:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As kept in ``benchmarks/results``."""
+        """Return the session as stored in ``benchmarks/results``."""
         own = {key: value for key, value in asdict(self).items() if key != "runs"}
         return {**own, "runs": [run.to_json() for run in self.runs]}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Session:
-        """The inverse."""
+        """Create a session from its stored form; the inverse of ``to_json``."""
         runs = [Result.from_json(run) for run in values.get("runs", [])]
         tables = [Table(**table) for table in values.get("tables", [])]
         return cls(**{**values, "runs": runs, "tables": tables})
 
     def path(self, folder: Path = RESULTS) -> Path:
-        """Where ``save`` puts it."""
+        """Return the path to which ``save`` writes."""
         return folder / f"{self.name}.json"
 
     def save(self, folder: Path = RESULTS) -> Path:
-        """Writes the file, at once, so that a reader never meets half of it."""
+        """Write the file atomically and return its path."""
         folder.mkdir(parents=True, exist_ok=True)
         path = self.path(folder)
         unfinished = path.with_suffix(".tmp")
@@ -111,7 +111,7 @@ class Session:
         return unfinished.replace(path)
 
     def _text(self) -> str:
-        """JSON with a line for each field and each run, which git can compare."""
+        """Return JSON with one line per field and run, for readable diffs in git."""
         fields = self.to_json()
         runs = ",\n".join(json.dumps(run) for run in fields.pop("runs"))
         lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in fields.items()]
@@ -119,13 +119,13 @@ class Session:
 
 
 def load_all(folder: Path = RESULTS) -> list[Session]:
-    """All sessions of a folder, the earliest first."""
+    """Return all sessions of a folder, the earliest first."""
     found = [Session.from_json(json.loads(path.read_text())) for path in sorted(folder.glob("*.json"))]
     return sorted(found, key=lambda session: (session.started, session.name))
 
 
 def machine() -> dict[str, Any]:
-    """What the measurement ran on: ``cpu``, ``cores``, ``memory_gb``, ``os`` and ``python``."""
+    """Describe this machine: ``cpu``, ``cores``, ``memory_gb``, ``os`` and ``python``."""
     return {
         "cpu": _cpu(),
         "cores": os.cpu_count(),
@@ -137,19 +137,19 @@ def machine() -> dict[str, Any]:
 
 
 def file_system(folder: Path) -> str:
-    """The kind of file system that a folder is on, such as ``ext4`` or ``tmpfs``; ``unknown`` if nobody says."""
+    """Return a folder's kind of file system, such as ``ext4`` or ``tmpfs``, or ``unknown``."""
     place = folder.resolve()
     kind, depth = "unknown", 0
     for part in psutil.disk_partitions(all=True):
         mount = Path(part.mountpoint)
-        # The innermost; of mounts on one another the last.
+        # The innermost mount point; the last one if several are mounted there.
         if place.is_relative_to(mount) and len(mount.parts) >= depth:
             kind, depth = part.fstype or "unknown", len(mount.parts)
     return kind
 
 
 def versions() -> dict[str, str]:
-    """Versions of the packages that take part, of those that are installed."""
+    """Return the versions of the packages that take part and are installed."""
     found = {}
     for package in _PACKAGES:
         try:
@@ -160,10 +160,10 @@ def versions() -> dict[str, str]:
 
 
 def git_commit(repository: Path = Path(__file__).parents[1]) -> str:
-    """The commit that is checked out, with ``-dirty`` if files differ from it; ``unknown`` without git."""
+    """Return the current commit, with ``-dirty`` if files differ from it; ``unknown`` without git."""
     try:
         commit = _git(repository, "rev-parse", "--short=12", "HEAD")
-        # Results and pages made from them change while measuring and are not what is measured.
+        # Results and the pages generated from them change during the measurement and do not affect it.
         changes = _git(repository, "status", "--porcelain", "--", ".", ":!benchmarks/results", ":!docs", ":!README.md")
     except (OSError, subprocess.SubprocessError):
         return "unknown"

@@ -1,4 +1,4 @@
-"""What a run uses: processor time and memory of process trees by role, and what its tables are made of in the store."""
+"""Resources of a run: processor time and memory of process trees by role, and the size of its tables in the store."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _ENTRY: Final = re.compile(r"(\d{20})\.json")
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What was used, by role.
+    """The used resources by role.
 
     Attributes:
         cpu_s: processor seconds between ``Watch.mark`` and ``Watch.stop``.
-        rss_mb: the greatest resident memory at any sample since ``Watch.start``, in 2**20 bytes; pages that processes
-            of a tree share count once for each.
-        jvm_s: the part of ``cpu_s`` that processes of the name ``java`` used; 0 for a role without one.
+        rss_mb: the greatest resident memory of all samples since ``Watch.start``, in 2**20 bytes; shared pages count
+            once for each process.
+        jvm_s: the part of ``cpu_s`` used by processes with the name ``java``; 0 for a role without one.
     """
 
     cpu_s: dict[str, float]
@@ -51,25 +51,25 @@ class _Seen:
 
 
 class Watch:
-    """Samples process trees from ``start`` to ``stop``.
+    """A sampler of process trees from ``start`` to ``stop``.
 
-    A process belongs to the role of the nearest of its ancestors that was named, and stays with it when that one ends.
-    So a role can be below another, and nothing counts twice.
+    A process belongs to the role of its nearest named ancestor, also after that one ends. So a role can be below
+    another, and nothing counts twice.
 
-    A process that ended keeps what it used. What it used after its last sample, and processes too short for any,
-    are seen as soon as a living process of some role waits for them, and count for that one; if nobody does, at most
-    ``interval_s`` of an ended process is lost.
+    The time of ended processes counts. What they used after their last sample, and processes too short for any sample,
+    count for the process of a role that waits for them; if none does, at most ``interval_s`` of an ended process is
+    lost.
     """
 
     def __init__(self, roles: Mapping[str, int | Sequence[int]], interval_s: float = INTERVAL_S) -> None:
-        """Nothing is sampled yet.
+        """Prepare the sampler; ``start`` takes the first sample.
 
         Args:
             roles: process ids by role, one or several.
-            interval_s: time between two samples; one takes some milliseconds.
+            interval_s: time between two samples; a sample takes some milliseconds.
 
         Raises:
-            ValueError: a process that is not there.
+            ValueError: a process does not exist.
         """
         self._roots: dict[psutil.Process, str] = {}
         for role, pids in roles.items():
@@ -90,21 +90,21 @@ class Watch:
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
     def start(self) -> Self:
-        """Begins to sample; until ``mark`` is called, the interval begins here."""
+        """Begin sampling; without a call of ``mark``, the measured interval begins here."""
         self._sample()
-        # What processes used before they were first seen is not of this interval; children that come later begin in it.
+        # Time before the first sample of a process is not measured; children that start later are measured completely.
         self._cpu_s = dict.fromkeys(self._cpu_s, 0.0)
         self._jvm_s = dict.fromkeys(self._jvm_s, 0.0)
         self._thread.start()
         return self
 
     def mark(self) -> None:
-        """Begins the interval that counts."""
+        """Begin the measured interval."""
         self._sample()
         self._marked_s, self._marked_jvm_s = dict(self._cpu_s), dict(self._jvm_s)
 
     def stop(self) -> Usage:
-        """Ends the interval, and the sampling."""
+        """End the measured interval and the sampling."""
         self._stop.set()
         self._thread.join()
         self._sample()
@@ -121,7 +121,7 @@ class Watch:
             now: dict[psutil.Process, _Seen] = {}
             rss_bytes = dict.fromkeys(self._rss_bytes, 0)
             for process, (role, parent) in self._members().items():
-                with suppress(psutil.Error):  # it ended just now
+                with suppress(psutil.Error):  # it has just ended
                     times = process.cpu_times()
                     waited_s = times.children_user + times.children_system
                     now[process] = _Seen(role, parent, process.name() == _JVM, times.user + times.system, waited_s)
@@ -132,17 +132,17 @@ class Watch:
                 self._rss_bytes[role] = max(self._rss_bytes[role], size)
 
     def _account(self, before: dict[psutil.Process, _Seen], now: dict[psutil.Process, _Seen]) -> None:
-        """Adds what was used between two samples.
+        """Add the time that was used between two samples.
 
-        When a process is waited for, the system adds all its seconds to its parent's; those that were counted while it
-        lived must not count again there. The parent's may have been read just before, so what is not found there now is
-        looked for once more at the next sample, and no longer: not every parent waits.
+        When a parent waits for a process, the system adds all its seconds to the parent's; the seconds that were
+        counted before must not count again there. The parent may have been sampled just before, so what is missing is
+        subtracted once more at the next sample, but not later: not every parent waits.
         """
         ended = {process.pid: seen for process, seen in before.items() if process not in now}
         ended_s: defaultdict[int, float] = defaultdict(float)
         for seen in ended.values():
             parent = seen.parent
-            while parent in ended:  # it ended with its parent, so whoever waits for that one gets both
+            while parent in ended:  # it ended with its parent, so the process that waits for the parent gets both
                 parent = ended[parent].parent
             ended_s[parent] += seen.own_s + seen.waited_s
         owed_s = {}
@@ -158,7 +158,7 @@ class Watch:
         self._owed_s = owed_s
 
     def _members(self) -> dict[psutil.Process, tuple[str, int]]:
-        """The living processes of all roles, with their roles and parents."""
+        """Return the living processes of all roles, with their roles and parents."""
         parents: dict[int, int] = {}
         processes: dict[int, psutil.Process] = {}
         for process in psutil.process_iter():
@@ -168,23 +168,23 @@ class Watch:
         known = {process: seen.role for process, seen in self._seen.items()} | self._roots
         roles = {process.pid: role for process, role in known.items() if processes.get(process.pid) == process}
         members = {}
-        # Parents first: then a child that is read alive was not yet waited for when its parent was read.
+        # Parents first: then a living child was not yet waited for when its parent was read.
         for process in sorted(processes.values(), key=lambda one: (one.create_time(), one.pid)):
             ancestor: int | None = process.pid
             while ancestor is not None and ancestor not in roles:
-                ancestor = parents.get(ancestor) if ancestor else None  # 0 can be its own parent
+                ancestor = parents.get(ancestor) if ancestor else None  # process 0 can be its own parent
             if ancestor is not None:
                 members[process] = (roles[ancestor], parents[process.pid])
         return members
 
 
 class TableFigures(NamedTuple):
-    """What tables are made of.
+    """The size of tables in the store.
 
     Attributes:
-        commits: entries that their logs ever had, those that maintenance removed included.
-        objects: Parquet objects of data, with those that compaction replaced and nothing removed yet.
-        stored_bytes: of everything below the tables, logs and checkpoints included.
+        commits: all entries of their logs, including those that maintenance removed.
+        objects: Parquet data objects, including those that compaction replaced and that still exist.
+        stored_bytes: all bytes below the tables, including logs and checkpoints.
     """
 
     commits: int
@@ -193,7 +193,7 @@ class TableFigures(NamedTuple):
 
 
 def table_figures(settings: Settings, tables: Iterable[str]) -> TableFigures:
-    """The figures of these tables together: paths relative to the root. One that is not there counts as nothing."""
+    """Return the sum of these tables' figures; paths are relative to the root. A missing table counts as nothing."""
     store = open_store(settings)
     commits = objects = stored_bytes = 0
     for table in tables:

@@ -1,4 +1,4 @@
-"""Time, randomness and sleeping as one value that is passed in, so that tests and simulations are deterministic."""
+"""Time, randomness and sleeping in one object, so that tests and simulations can replace them."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Clock:
-    """The system's clocks; tests subclass it and override the three methods."""
+    """The system's clocks; tests subclass it and override its methods."""
 
     rng: random.Random = field(default_factory=random.SystemRandom)
 
     def time_us(self) -> int:
-        """Wall clock, microseconds since the epoch."""
+        """Return the wall-clock time in microseconds since the epoch."""
         return time.time_ns() // 1000
 
     def monotonic(self) -> float:
-        """Seconds on a clock that never goes back."""
+        """Return seconds on a clock that never goes back."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Waits that long."""
+        """Sleep for this many seconds."""
         time.sleep(seconds)
 
     def uuid(self) -> str:
-        """A random id, from the injected randomness."""
+        """Return a random UUID, drawn from ``rng``."""
         return str(uuid.UUID(int=self.rng.getrandbits(128), version=4))
 
     def backoff(self, attempt: int, *, base_s: float = 0.01, cap_s: float = 2.0) -> None:
-        """Sleeps a random part of ``base_s * 2**attempt``, at most ``cap_s`` ("full jitter").
+        """Sleep a random part of ``base_s * 2**attempt``, at most ``cap_s`` ("full jitter").
 
         Full jitter spreads writers that collided; see the AWS Architecture Blog, "Exponential Backoff And Jitter".
         """
@@ -43,12 +43,12 @@ SYSTEM = Clock()
 
 
 def duration_s(text: str) -> float:
-    """A time as people write it, in seconds: ``20ms``, ``1.5s``, or a number of seconds.
+    """Parse a duration such as ``20ms``, ``1.5s`` or ``2`` (seconds), and return it in seconds.
 
     Raises:
-        ValueError: it is not one.
+        ValueError: the text is not a duration.
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|)", text.strip())
     if not found:
-        raise ValueError(f"{text!r} is not a time like 100ms or 1s")
+        raise ValueError(f"{text!r} is not a duration; write 100ms or 1s")
     return float(found[1]) / (1000 if found[2] == "ms" else 1)

@@ -1,36 +1,36 @@
-"""Every error that brokerless raises on purpose.
+"""All errors that brokerless raises itself. Each text says what happened, with the values, and how to fix it.
 
-Each says what happened, with the values, and what to do about it::
+::
 
     BrokerlessError
-    ├── UsageError                    a mistake of the caller; the CLI exits with 2 unless it came on the way
-    │   ├── ConfigError               settings, URLs, credentials, missing tools
+    ├── UsageError                    a mistake of the caller; the CLI exits with 2 unless ``on_the_way`` is set
+    │   ├── ConfigError               settings, URLs, credentials or tools that cannot work
     │   ├── TopicError
     │   │   ├── TopicNotFound
     │   │   ├── TopicExists
-    │   │   ├── TopicChanged          no longer the topic that was opened: other columns, or another table
-    │   │   │   └── TopicDeleted      deleted, or deleted and created again, under a running writer or reader
-    │   │   └── TopicRewritten        another engine deleted or updated rows; those it kept would be read again
-    │   ├── SchemaError               unknown, missing or wrongly typed columns; bad schema text
+    │   │   ├── TopicChanged          the topic was changed after it was opened: its columns, or its table
+    │   │   │   └── TopicDeleted      the topic was deleted (and perhaps created again) after it was opened
+    │   │   └── TopicRewritten        another engine deleted or updated rows; its unchanged rows would be read again
+    │   ├── SchemaError               unknown, missing or wrongly typed columns; invalid schema text
     │   ├── MessageError              a message that cannot be encoded, with its line or row number
-    │   └── UnsupportedTable          a table with Delta features that the log does not write or read
+    │   └── UnsupportedTable          a table with Delta features that brokerless does not support
     ├── StoreError                    the object store failed
-    │   ├── StoreUnavailable          did not answer, or kept answering 5xx or 429, until the deadline
+    │   ├── StoreUnavailable          no answer, or only status 5xx or 429, until the deadline
     │   ├── AccessDenied
     │   ├── BucketNotFound
-    │   ├── LogIncomplete             an entry of a log is missing although later ones are there
-    │   ├── LogDamaged                an entry of a log is there and cannot be read
-    │   └── ConditionalPutUnsupported the store ignores ``If-None-Match: *``: no log can be kept there
+    │   ├── LogIncomplete             a log entry is missing although later ones exist
+    │   ├── LogDamaged                a log entry exists and cannot be read
+    │   └── ConditionalPutUnsupported the store ignores ``If-None-Match: *``, so commits could be lost
     ├── CommitError
     │   ├── NotCommitted              the deadline passed and nothing was written
-    │   └── CommitUnknown             the deadline passed and the store never said; may appear later
-    ├── Fenced                        somebody else took over; this one writes nothing more
+    │   └── CommitUnknown             the deadline passed without an answer; the commit may appear later
+    ├── Fenced                        another instance took over; this one writes nothing more
     │   ├── ProducerFenced
     │   └── PipelineFenced
-    ├── DeliveryFailed                which of the messages of one call are not acknowledged, and why
-    ├── BufferFull                    back-pressure: the producer's buffer did not drain in time
-    ├── OffsetOutOfRange              retention removed the position; carries the earliest offset
-    └── PipelineError                 a pipeline's progress does not fit its output; it stopped and wrote nothing
+    ├── DeliveryFailed                some messages of a call are not acknowledged
+    ├── BufferFull                    the producer's buffer did not drain in time
+    ├── OffsetOutOfRange              the offset is not in the log any more; carries the earliest offset
+    └── PipelineError                 a pipeline stopped because it could lose or repeat messages
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 
 
 class BrokerlessError(Exception):
-    """Base of all errors raised on purpose.
+    """Base class of all errors that brokerless raises itself.
 
     Attributes:
-        on_the_way: True if something may have been done before it came, whatever the class: the command exits with 1.
+        on_the_way: True if something may have been written before the error; the command then exits with 1.
     """
 
     on_the_way: bool = False
@@ -56,7 +56,7 @@ class BrokerlessError(Exception):
 
 @contextlib.contextmanager
 def on_the_way() -> Iterator[None]:
-    """Marks the errors that come out of it: by then, rows may have been written."""
+    """Set ``on_the_way`` on errors that leave the block, because rows may have been written by then."""
     try:
         yield
     except BrokerlessError as error:
@@ -65,69 +65,72 @@ def on_the_way() -> Iterator[None]:
 
 
 class UsageError(BrokerlessError):
-    """A mistake of the caller: nothing was written, a retry will not help."""
+    """Error raised for a mistake of the caller: nothing was written, and a retry does not help."""
 
 
 class ConfigError(UsageError):
-    """Settings, URLs, credentials or tools that cannot work."""
+    """Error raised when settings, URLs, credentials or tools cannot work."""
 
 
 class TopicError(UsageError):
-    """The topic is not what the caller expects."""
+    """Error raised when a topic is not what the caller expects."""
 
 
 class TopicNotFound(TopicError):
-    """No table at the topic's place."""
+    """Error raised when a topic does not exist."""
 
 
 class TopicExists(TopicError):
-    """The topic is there already, and differs from what was asked for."""
+    """Error raised when a topic to create exists already and differs from the request."""
 
 
 class TopicChanged(TopicError):
-    """The topic is no longer the one that this writer or reader opened; opening it again may help."""
+    """Error raised when a topic is not the one that this writer or reader opened; opening it again may help."""
 
 
 class TopicDeleted(TopicChanged):
-    """The topic was deleted, or deleted and created again, while this writer or reader held it."""
+    """Error raised when a topic was deleted, or deleted and created again, after it was opened."""
 
 
 class TopicRewritten(TopicError):
-    """Another engine deleted or updated rows in place: a reader that went on would deliver the kept rows again."""
+    """Error raised when another engine deleted or updated rows: its unchanged rows would be read again."""
 
 
 class SchemaError(UsageError):
-    """Columns that do not fit the topic, or schema text that cannot be read."""
+    """Error raised for columns that do not fit the topic, and for schema text that cannot be parsed."""
 
 
 class MessageError(UsageError):
-    """A message that cannot be encoded; the text names its line or row."""
+    """Error raised for a message that cannot be encoded; the text names its line or row."""
 
 
 class UnsupportedTable(UsageError):
-    """A Delta table with features outside reader version 1 and writer version 2."""
+    """Error raised for a Delta table that needs more than reader version 1 and writer version 2."""
 
 
 class StoreError(BrokerlessError):
-    """The object store did not do what it was asked to."""
+    """Error raised when a request to the object store failed."""
 
 
 class StoreUnavailable(StoreError):
-    """No usable answer within the deadline."""
+    """Error raised when the store gave no usable answer before the deadline."""
 
 
 class AccessDenied(StoreError):
-    """The store refused the credentials, or they lack a permission."""
+    """Error raised when the store refused the credentials, or they lack a permission."""
 
 
 class BucketNotFound(StoreError):
-    """The bucket of the root URL does not exist."""
+    """Error raised when the bucket of the root URL does not exist."""
 
 
 class LogIncomplete(StoreError):
-    """An entry is missing although later ones are there: it is late, lost or not yet restored.
+    """Error raised when a log entry is missing although later ones exist: it is late, lost or not yet restored.
 
-    Nothing may be concluded from its absence, and nothing may be written in its place. ``version`` is the entry's.
+    Conclude nothing from its absence, and write nothing at its version.
+
+    Attributes:
+        version: the version of the missing entry.
     """
 
     def __init__(self, message: str, *, version: int) -> None:
@@ -136,7 +139,11 @@ class LogIncomplete(StoreError):
 
 
 class LogDamaged(StoreError):
-    """An entry is there and cannot be read: empty, cut, or of no Delta writer. ``version`` is the entry's."""
+    """Error raised when a log entry exists and cannot be read: it is empty, cut off, or not a Delta entry.
+
+    Attributes:
+        version: the version of the damaged entry.
+    """
 
     def __init__(self, message: str, *, version: int) -> None:
         super().__init__(message)
@@ -144,22 +151,27 @@ class LogDamaged(StoreError):
 
 
 class ConditionalPutUnsupported(StoreError):
-    """The store accepts a second PUT with ``If-None-Match: *``; commits there could be lost."""
+    """Error raised when the store accepts a second PUT with ``If-None-Match: *``: commits could be lost."""
 
 
 class CommitError(BrokerlessError):
-    """A log entry was not, or not provably, written."""
+    """Error raised when a log entry was not written, or possibly not written."""
 
 
 class NotCommitted(CommitError):
-    """The deadline passed; every version that was tried is taken by others, so this commit can never appear."""
+    """Error raised when the deadline passed and other writers took every tried version: the commit never appears."""
 
 
 class CommitUnknown(CommitError):
-    """The deadline passed while an answer was outstanding.
+    """Error raised when the deadline passed while a request had no answer.
 
-    The commit may be in the log or may still land at ``version``. Read that entry later: it is this commit if its
-    ``commitInfo.txnId`` equals ``commit_id``; once another entry stands there, this commit can never land.
+    The commit may be in the log, or may still appear at ``version``. Read that entry later: it is this commit if its
+    ``commitInfo.txnId`` equals ``commit_id``; if another entry has that version, this commit can never appear.
+
+    Attributes:
+        table: the table's path below the root.
+        version: the version at which the commit may appear.
+        commit_id: the id that the commit was written with.
     """
 
     def __init__(self, message: str, *, table: str, version: int, commit_id: str) -> None:
@@ -170,22 +182,22 @@ class CommitUnknown(CommitError):
 
 
 class Fenced(BrokerlessError):
-    """Somebody else advanced this writer's txn: it is a zombie and stops."""
+    """Error raised when another instance advanced this writer's txn: this instance must stop."""
 
 
 class ProducerFenced(Fenced):
-    """Another producer with the same id took over."""
+    """Error raised when another producer with the same id took over."""
 
 
 class PipelineFenced(Fenced):
-    """Another pipeline with the same name took over."""
+    """Error raised when another pipeline with the same name took over."""
 
 
 class DeliveryFailed(BrokerlessError):
-    """Not all messages of one call are acknowledged.
+    """Error raised when some messages of a call are not acknowledged.
 
     Attributes:
-        acknowledged: what was committed before the failure.
+        acknowledged: the acknowledgements of what was committed before the failure.
         unacknowledged: row numbers, within the call, of the messages without an acknowledgement, ascending.
         unknown: True if some of those may still appear in the log (``CommitUnknown``).
     """
@@ -200,11 +212,15 @@ class DeliveryFailed(BrokerlessError):
 
 
 class BufferFull(BrokerlessError):
-    """The producer's buffer stayed full for the whole time that ``enqueue`` was allowed to wait."""
+    """Error raised when the producer's buffer stayed full for as long as ``enqueue`` may wait."""
 
 
 class OffsetOutOfRange(BrokerlessError):
-    """The position is before what the log still holds (or beyond what it ever held)."""
+    """Error raised when an offset is before the first entry of the log, or after its end.
+
+    Attributes:
+        earliest: the first offset that can be read.
+    """
 
     def __init__(self, message: str, *, earliest: Offset) -> None:
         super().__init__(message)
@@ -212,4 +228,4 @@ class OffsetOutOfRange(BrokerlessError):
 
 
 class PipelineError(BrokerlessError):
-    """A pipeline met a state in which going on could lose or repeat messages."""
+    """Error raised when a pipeline stopped because continuing could lose or repeat messages."""

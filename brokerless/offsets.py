@@ -1,7 +1,7 @@
-"""Places in a topic: offsets, the start of a reader, acknowledgements.
+"""Offsets of messages, start positions of readers, and acknowledgements.
 
 An offset is ``(version, index)``: the commit, and the row's position within that commit's added files, in log order.
-It is printed ``12:3``. Offsets order the messages of one partition; between partitions they mean nothing.
+It is printed as ``12:3``. Offsets order the messages of one partition; between partitions they are not comparable.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OFFSET: Final = re.compile(r"([0-9]{1,18}):([0-9]{1,18})")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Offset:
-    """One message's place in its partition."""
+    """The position of one message in its partition."""
 
     version: int
     index: int = 0
@@ -32,7 +32,7 @@ class Offset:
 
     @classmethod
     def parse(cls, text: str) -> Offset:
-        """Reads ``12:3``.
+        """Parse an offset such as ``12:3``.
 
         Raises:
             ConfigError: the text is not an offset.
@@ -44,14 +44,14 @@ class Offset:
 
 
 Start = Literal["beginning", "latest"] | Offset | datetime
-"""Where a reader begins: the oldest retained message, only new ones, an offset (included), or an instant."""
+"""Where a reader begins: at the oldest retained message, at new messages, at an offset (included) or at a time."""
 
 
 def parse_start(text: str) -> Start:
-    """Reads ``beginning``, ``latest``, an offset ``12:3`` or an ISO 8601 time with a UTC offset.
+    """Parse ``beginning``, ``latest``, an offset such as ``12:3``, or an ISO 8601 time with a UTC offset.
 
     Raises:
-        ConfigError: none of these, or a time without an offset (which instant it means would be a guess).
+        ConfigError: the text is none of these, or a time without a UTC offset.
     """
     if text == "beginning":
         return "beginning"
@@ -63,28 +63,28 @@ def parse_start(text: str) -> Start:
         instant = datetime.fromisoformat(text)
     except ValueError:
         raise ConfigError(
-            f"{text!r} is no place to start; use beginning, latest, an offset such as 12:3, "
+            f"{text!r} is not a start position; use beginning, latest, an offset such as 12:3, "
             "or a time such as 2026-11-21T09:00:00+00:00."
         ) from None
     if instant.tzinfo is None:
-        # Not the text with an offset behind it, which for a date alone is no time.
+        # Not the text with "+00:00" appended: for a date alone, that would not be a valid time.
         in_utc = instant.replace(tzinfo=UTC).isoformat()
-        raise ConfigError(f"The time {text!r} has no UTC offset; write {in_utc} or the offset you mean.")
+        raise ConfigError(f"The time {text!r} has no UTC offset; write {in_utc} or another UTC offset.")
     try:
         return instant.astimezone(UTC)
     except OverflowError:
         raise ConfigError(
-            f"The time {text!r} is, in UTC, outside the years 1 to 9999; start at the beginning or latest."
+            f"The time {text!r} is outside the years 1 to 9999 in UTC; use beginning or latest."
         ) from None
 
 
 @dataclass(frozen=True, slots=True)
 class SavedPosition:
-    """Where a reader of one topic goes on, and in which tables: an offset means nothing in another table.
+    """The position from which a reader of one topic continues, with the ids of the tables that it refers to.
 
     Attributes:
-        next: the offset to go on from, by partition.
-        table_ids: of the table that each of these offsets belongs to, by partition.
+        next: the offset to continue from, by partition.
+        table_ids: the id of the table that each offset belongs to, by partition.
     """
 
     topic: str
@@ -92,7 +92,7 @@ class SavedPosition:
     table_ids: Mapping[int, str]
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``parse`` reads, for JSON."""
+        """Return the position as a dictionary for JSON; ``parse`` reads it."""
         return {
             "topic": self.topic,
             "next": {str(number): str(offset) for number, offset in sorted(self.next.items())},
@@ -101,14 +101,14 @@ class SavedPosition:
 
     @classmethod
     def parse(cls, text: str, *, source: str) -> SavedPosition:
-        """Reads the JSON of a position, whatever else is in it.
+        """Parse a position from JSON; unknown keys are ignored.
 
         Args:
             text: the JSON.
-            source: what to call it in errors.
+            source: the name of the input in errors.
 
         Raises:
-            ConfigError: it is not a position.
+            ConfigError: the text is not a position.
         """
         try:
             saved = json.loads(text)
@@ -117,21 +117,21 @@ class SavedPosition:
             return cls(str(saved["topic"]), following, table_ids)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ConfigError):
             raise ConfigError(
-                f"{source} does not hold a position; write what 'brokerless export ... --json' prints into it, which "
-                "has topic, next and table_ids."
+                f"{source} must hold a position with topic, next and table_ids; save the output of "
+                "'brokerless export ... --json' in it."
             ) from None
 
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """A promise: these messages are committed, at these offsets of this partition.
+    """An acknowledgement: these messages are committed, at these offsets of this partition.
 
     Attributes:
-        version: the commit that holds them.
+        version: the version of the commit that holds them.
         first_index: the first message's index in that commit; the others follow it.
-        rows: how many messages.
-        duplicate: True if an earlier attempt had committed them already and nothing was written now. The offsets of
-            such messages are not known if log clean-up has removed their entry; ``version`` is -1 then.
+        rows: the number of messages.
+        duplicate: True if an earlier attempt had already committed them and nothing was written now. If log clean-up
+            has removed that entry, the offsets are unknown and ``version`` is -1.
     """
 
     topic: str
@@ -143,10 +143,10 @@ class Ack:
 
     @property
     def first(self) -> Offset:
-        """The first message's offset."""
+        """Return the first message's offset."""
         return Offset(self.version, self.first_index)
 
     @property
     def last(self) -> Offset:
-        """The last message's offset."""
+        """Return the last message's offset."""
         return Offset(self.version, self.first_index + self.rows - 1)

@@ -1,7 +1,7 @@
-"""Names and schemas of topics, and where their partitions lie. Standard library only.
+"""Names and schemas of topics, and the tables of their partitions. Uses the standard library only.
 
-Partition 0 of topic ``t`` is the Delta table ``<root>/t``, partition n is ``<root>/t.n``: siblings, never one table
-inside another, so that every Delta reader can open each of them. A topic's name may have dots
+Partition 0 of topic ``t`` is the Delta table ``<root>/t``, partition n is ``<root>/t.n``. The tables are siblings,
+never one inside another, so that every Delta reader can open each of them. A topic's name may have dots
 (``timezone_unified.dead_letters``), but its last part is never a number.
 """
 
@@ -16,7 +16,7 @@ from typing import Final
 from brokerless.errors import ConfigError, SchemaError
 
 PRODUCED_AT: Final = "_produced_at"
-"""When the producer took the message: timestamp, microseconds, UTC. The last column of every topic."""
+"""The last column of every topic: when the producer received the message (timestamp, microseconds, UTC)."""
 
 DEAD_LETTERS_SUFFIX: Final = ".dead_letters"
 
@@ -57,7 +57,7 @@ class Column:
     type: str
 
     def not_primitive(self) -> SchemaError:
-        """The error for a column whose type is nested, or unknown here."""
+        """Return the error for a column whose type is nested or unknown."""
         shown = self.type
         with contextlib.suppress(ValueError, RecursionError, TypeError, KeyError):
             shown = json.loads(self.type)["type"]
@@ -70,13 +70,13 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The columns of a topic as its users see them; ``_produced_at`` is implied."""
+    """The columns of a topic without ``_produced_at``, which every topic has."""
 
     columns: tuple[Column, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns' names, in order."""
+        """Return the columns' names, in order."""
         return tuple(column.name for column in self.columns)
 
     def __str__(self) -> str:
@@ -84,10 +84,11 @@ class Schema:
 
     @classmethod
     def parse(cls, text: str) -> Schema:
-        """Reads ``"date string, message string"``.
+        """Parse schema text such as ``"date string, message string"``.
 
         Raises:
-            SchemaError: unreadable text, an unknown type, or a name that is taken, reserved or not usable in Delta.
+            SchemaError: the text cannot be parsed, a type is unknown, or a name is duplicate, reserved or not valid in
+                Delta.
         """
         columns: list[Column] = []
         # A comma in a decimal, or in a nested type, does not end a column.
@@ -103,14 +104,14 @@ class Schema:
 
     @classmethod
     def of(cls, columns: list[Column], *, reserved: bool = False) -> Schema:
-        """Checks the columns' names and types.
+        """Return a schema of these columns after checking their names and types.
 
         Args:
-            columns: in order.
-            reserved: allow names that begin with ``_`` (for the kit's own topics).
+            columns: the columns, in order.
+            reserved: allow names that begin with ``_`` (for topics that brokerless creates itself).
 
         Raises:
-            SchemaError: no columns, a name that is taken, reserved or not usable in Delta, or a nested type.
+            SchemaError: there are no columns, a type is nested, or a name is duplicate, reserved or not valid in Delta.
         """
         if not columns:
             raise SchemaError("A topic needs at least one column.")
@@ -119,18 +120,18 @@ class Schema:
             name = column.name[1:] if reserved and column.name.startswith("_") else column.name
             if column.name == PRODUCED_AT or not _COLUMN.fullmatch(name):
                 raise SchemaError(
-                    f"{column.name!r} cannot be a column's name: letters, digits and underscores, beginning with "
-                    "a letter (names with a leading underscore are the kit's own)."
+                    f"{column.name!r} is not a valid column name; use letters, digits and underscores, beginning with "
+                    "a letter (names with a leading underscore are reserved for brokerless)."
                 )
             if column.name.lower() in seen:
-                raise SchemaError(f"Column {column.name!r} appears twice (Delta does not tell case apart).")
+                raise SchemaError(f"Column {column.name!r} appears twice (Delta ignores case in column names).")
             seen.add(column.name.lower())
             if column.type not in _TYPES.values() and not _DECIMAL.fullmatch(column.type):
                 raise column.not_primitive()
         return cls(tuple(columns))
 
     def to_delta(self) -> str:
-        """The table's ``schemaString``, with ``_produced_at`` last."""
+        """Return the table's ``schemaString``, with ``_produced_at`` as its last column."""
         fields = [*self.columns, Column(PRODUCED_AT, "timestamp")]
         return json.dumps(
             {
@@ -142,22 +143,22 @@ class Schema:
 
     @classmethod
     def from_delta(cls, schema_string: str) -> Schema:
-        """Reads a table's ``schemaString``; ``_produced_at`` is left out, being implied.
+        """Parse a table's ``schemaString``; ``_produced_at`` is left out.
 
-        Nested types keep their JSON text as the column's type: they can be read, not produced.
+        A nested type is kept as JSON text in the column's type: such columns can be read, not produced.
 
         Raises:
-            SchemaError: it is none.
+            SchemaError: the text is not a Delta schema.
         """
         try:
             fields = [(field["name"], field["type"]) for field in json.loads(schema_string)["fields"]]
             if not all(isinstance(name, str) for name, _ in fields):
-                raise TypeError("a name is no text")
+                raise TypeError("a column's name must be a string")
             columns = [Column(n, t if isinstance(t, str) else json.dumps(t)) for n, t in fields if n != PRODUCED_AT]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise SchemaError(
-                f"{schema_string[:100]!r} is no schema of a Delta table ({type(error).__name__}: {str(error)[:100]}); "
-                "the table's metadata is damaged. 'brokerless verify' shows the entry."
+                f"{schema_string[:100]!r} is not the schema of a Delta table ({type(error).__name__}: "
+                f"{str(error)[:100]}); the table's metadata is damaged. 'brokerless verify' shows the entry."
             ) from None
         return cls(tuple(columns))
 
@@ -173,35 +174,35 @@ def _delta_type(text: str, *, column: str) -> str:
 
 
 def check_name(topic: str) -> str:
-    """Returns the name if a topic may have it.
+    """Return the name if it is a valid topic name.
 
-    The rules keep a name from leaving the root, from meaning another topic's partition and from needing quotes.
+    The rules make sure that a name cannot leave the root, cannot be another topic's partition and needs no quotes.
 
     Raises:
-        ConfigError: the name breaks a rule.
+        ConfigError: the name is not valid.
     """
     if len(topic) > 200 or not _NAME.fullmatch(topic) or re.search(r"\.\d+\Z", topic):
         raise ConfigError(
-            f"{topic[:80]!r} cannot be a topic's name: letters, digits, '_', '-' and single dots, at most 200, "
-            "beginning with a letter or digit; the part after the last dot is not a number."
+            f"{topic[:80]!r} is not a valid topic name; use at most 200 letters, digits, '_', '-' and single dots, "
+            "beginning with a letter or digit; the part after the last dot must not be a number."
         )
     return topic
 
 
 def partition_table(topic: str, partition: int) -> str:
-    """The table of a topic's partition, relative to the root."""
+    """Return the path of the table of a topic's partition, relative to the root."""
     return topic if partition == 0 else f"{topic}.{partition}"
 
 
 def split_table(table: str) -> tuple[str, int]:
-    """The topic and partition that a table holds; inverse of ``partition_table``."""
+    """Return the topic and partition that a table holds; the inverse of ``partition_table``."""
     topic, _, number = table.rpartition(".")
-    # Only as partition_table writes it: a folder in the bucket may be called "t.01" or "t.²", too.
+    # Only numbers as partition_table writes them: the bucket may also have a folder "t.01" or "t.²".
     return (topic, int(number)) if topic and _PARTITION.fullmatch(number) else (table, 0)
 
 
 def is_table(name: str) -> bool:
-    """Whether a folder below the root may hold a partition of a topic, by its name: whoever writes there chose it."""
+    """Return whether a folder below the root may hold a partition of a topic, by its name alone."""
     try:
         check_name(split_table(name)[0])
     except ConfigError:
@@ -210,5 +211,5 @@ def is_table(name: str) -> bool:
 
 
 def dead_letters(output: str) -> str:
-    """The topic that holds what a pipeline with this output could not process."""
+    """Return the name of the dead-letter topic of a pipeline with this output."""
     return output + DEAD_LETTERS_SUFFIX

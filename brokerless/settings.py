@@ -1,14 +1,14 @@
-"""What and where: one value that every role takes, read once from the environment. Standard library only.
+"""Settings: the location of topics and how to reach it, read once from the environment. Standard library only.
 
-Precedence: arguments, then environment variables, then ``.env`` in the working directory, then the profile's defaults.
+Precedence: arguments, environment variables, ``.env`` in the working directory, the profile's defaults.
 
 ====================================  ==================================================================
 variable                              meaning
 ====================================  ==================================================================
-``BROKERLESS_PROFILE``                ``embedded``, ``minio`` or ``aws``; default is what ``brokerless up`` left
-                                      running, else ``embedded``
-``BROKERLESS_ROOT``                   where topics live: ``s3://bucket/prefix``, ``file:///path``, ``gs://``, ``az://``
-``BROKERLESS_STATE_DIR``              state of the local server, scratch space; default ``.brokerless``
+``BROKERLESS_PROFILE``                ``embedded``, ``minio`` or ``aws``; the default is the profile of the server that
+                                      ``brokerless up`` started, else ``embedded``
+``BROKERLESS_ROOT``                   URL of the topics: ``s3://bucket/prefix``, ``file:///path``, ``gs://``, ``az://``
+``BROKERLESS_STATE_DIR``              folder for the local server's state and scratch files; default ``.brokerless``
 ``AWS_ENDPOINT_URL_S3``               endpoint of the S3 server (also ``AWS_ENDPOINT_URL``)
 ``AWS_REGION``                        region (also ``AWS_DEFAULT_REGION``); default ``us-east-1``
 ``AWS_ACCESS_KEY_ID`` and so on       credentials; without them the AWS credential chain is used (profile ``aws``)
@@ -43,15 +43,15 @@ _LOCAL_ROOT: Final = "s3://brokerless"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Where topics are and how to reach them. Pass it on; nothing else reads the environment.
+    """The location of topics and how to reach it. Only this class reads the environment.
 
     Attributes:
-        profile: which surroundings; chooses defaults, never a code path of the pipeline.
+        profile: selects defaults, never a code path of the pipeline.
         root: URL without a trailing slash, below which each topic has its tables.
         endpoint: URL of the S3 server, or None for AWS itself.
         region: AWS region.
-        access_key, secret_key, session_token: static credentials, or None for the platform's chain.
-        state_dir: scratch space and the state of the local server.
+        access_key, secret_key, session_token: static credentials, or None for the platform's credential chain.
+        state_dir: folder for scratch files and the state of the local server.
     """
 
     profile: Profile
@@ -66,7 +66,7 @@ class Settings:
     def __post_init__(self) -> None:
         object.__setattr__(self, "root", check_root(self.root))
         if self.endpoint is not None and "@" in self.endpoint:
-            raise ConfigError("The endpoint holds credentials; give them by environment variables instead.")
+            raise ConfigError("The endpoint must not contain credentials; set them with environment variables instead.")
         if self.endpoint is not None and not _is_http(self.endpoint):
             raise ConfigError(
                 f"The endpoint {shown_url(self.endpoint)!r} is not a URL; write http://host:port or https://host."
@@ -74,7 +74,7 @@ class Settings:
 
     @property
     def bucket(self) -> str:
-        """The bucket of an object-store root; empty for local paths."""
+        """Return the bucket of an object-store root; empty for local paths."""
         return urlsplit(self.root).netloc
 
     @classmethod
@@ -86,10 +86,10 @@ class Settings:
         environ: Mapping[str, str] | None = None,
         dotenv: Path | None = Path(".env"),
     ) -> Settings:
-        """Settings from arguments, environment, ``.env`` and the profile's defaults, in this order.
+        """Load settings from arguments, environment, ``.env`` and the profile's defaults, in this order.
 
         Raises:
-            ConfigError: a value that cannot work, or the embedded profile without a running server.
+            ConfigError: a value is not valid, or no S3 server is known for a local profile.
         """
         env = {**_read_dotenv(dotenv), **(os.environ if environ is None else environ)}
         state_dir = Path(env.get(STATE_DIR_ENV) or ".brokerless")
@@ -107,7 +107,7 @@ class Settings:
         if name == "aws":
             if root is None:
                 raise ConfigError(
-                    f"The profile aws needs a place for topics; set {ROOT_ENV}=s3://bucket/prefix or give --root."
+                    f"The profile aws needs a root for topics; set {ROOT_ENV}=s3://bucket/prefix or give --root."
                 )
         elif is_s3:
             endpoint = endpoint or running
@@ -118,18 +118,17 @@ class Settings:
                 )
             if kind is not None and kind != name:
                 raise ConfigError(
-                    f"The profile is {name}, and 'brokerless up' started a server of kind {kind} ({endpoint}). Use the "
-                    f"profile {kind} (without --profile and {PROFILE_ENV} it is chosen by itself), or stop that server "
-                    "with 'brokerless down' and start the other."
+                    f"The profile is {name}, but 'brokerless up' started a server of kind {kind} ({endpoint}). Use the "
+                    f"profile {kind} (the default without --profile and {PROFILE_ENV}), or stop that server with "
+                    f"'brokerless down' and start one of kind {name}."
                 )
             if name == "embedded":
-                # The embedded server listens on loopback only and takes any key.
+                # The embedded server listens on the loopback interface only and accepts any key.
                 access, secret = access or "brokerless", secret or "brokerless"
             elif not (access and secret):
                 why = "" if kind is None else f" of the server that 'brokerless up' started ({endpoint})"
                 raise ConfigError(
-                    f"The profile minio needs the credentials{why}; set MINIO_S3_ACCESS_KEY and "
-                    "MINIO_S3_SECRET_ACCESS_KEY."
+                    f"The profile minio needs credentials{why}; set MINIO_S3_ACCESS_KEY and MINIO_S3_SECRET_ACCESS_KEY."
                 )
         return cls(
             profile=name,  # type: ignore[arg-type]  # checked against the Literal's values above
@@ -143,7 +142,7 @@ class Settings:
         )
 
     def to_environ(self) -> dict[str, str]:
-        """The variables from which a child process loads these very settings. Holds secrets: never log it."""
+        """Return the variables that give a child process these settings. Never log them: they contain secrets."""
         values = {
             PROFILE_ENV: self.profile,
             ROOT_ENV: self.root,
@@ -160,21 +159,21 @@ class Settings:
 
 
 def check_root(root: str) -> str:
-    """The root URL without a trailing slash.
+    """Return the root URL without a trailing slash.
 
     Raises:
-        ConfigError: not a URL of a store that is supported.
+        ConfigError: it is not the URL of a supported store.
     """
-    # First, because the messages below show the root. An abfss URL has its container before the "@".
-    # A secret may hold slashes.
+    # This check is the first one, because the errors below show the root. An abfss URL has its container before the
+    # "@". A secret may contain slashes.
     user = re.match(r"(\w*)://([^/?#]*)@", root)
     if (user and user[1] != "abfss") or re.match(r"(?s)\w*://[^/?#]*:.*@", root):
-        raise ConfigError("The root holds credentials; give them by environment variables instead.")
-    shown = re.split("[?#]", root)[0]  # what follows may be a signature
+        raise ConfigError("The root must not contain credentials; set them with environment variables instead.")
+    shown = re.split("[?#]", root)[0]  # the query may be a signature
     try:
         parts = urlsplit(root)
     except ValueError:
-        parts = urlsplit("")  # a broken IPv6 address; refused like any other text that is no URL
+        parts = urlsplit("")  # an invalid IPv6 address: refused below like all text that is not a URL
     no_host = parts.scheme in {"file", "memory"}
     if parts.scheme not in _SCHEMES or (not parts.netloc and not no_host):
         raise ConfigError(
@@ -182,17 +181,17 @@ def check_root(root: str) -> str:
             "az://container/prefix or file:///absolute/path."
         )
     if parts.scheme == "file" and (parts.netloc or not parts.path.startswith("/")):
-        raise ConfigError(f"The root {shown!r} is no absolute path of this machine; write file:///absolute/path.")
-    # Clients differ in how they read these: one takes "%2e%2e" for a name, the next for the folder above.
+        raise ConfigError(f"The root {shown!r} is not an absolute path on this machine; write file:///absolute/path.")
+    # Clients interpret these differently: "%2e%2e" is a name for one client and the parent folder for another.
     if re.search(r"[?#%\\\x00-\x1f\x7f]", root) or any(part in {".", ".."} for part in parts.path.split("/")):
         raise ConfigError(
-            f"The root {shown!r} may not hold '?', '#', '%', '\\', control characters, '.' or '..' parts."
+            f"The root {shown!r} must not contain '?', '#', '%', '\\', control characters, '.' or '..' parts."
         )
     return root.rstrip("/").replace("s3a://", "s3://", 1)
 
 
 def shown_url(url: str) -> str:
-    """A URL as messages may show it: without what may be credentials, before an ``@`` or in a query."""
+    """Return a URL that is safe to show: without credentials before an ``@``, and without its query."""
     if "@" in url:
         return f"{(re.match(r'[a-z0-9]*://', url) or [''])[0]}..."
     return re.split("[?#]", url)[0]
@@ -203,11 +202,11 @@ def _is_http(url: str) -> bool:
         parts = urlsplit(url)
         return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        return False  # a port that is no number, a broken IPv6 address
+        return False  # a port that is not a number, or an invalid IPv6 address
 
 
 def _running_server(state_dir: Path) -> tuple[str | None, str | None]:
-    """Endpoint and kind of the server that ``brokerless up`` left running, as far as its state file names them."""
+    """Return endpoint and kind of the server that ``brokerless up`` started, or None for what is not recorded."""
     try:
         state = json.loads((state_dir / "server.json").read_text())
         return str(state["endpoint"]), state.get("kind")
@@ -216,7 +215,7 @@ def _running_server(state_dir: Path) -> tuple[str | None, str | None]:
 
 
 def _read_dotenv(path: Path | None) -> dict[str, str]:
-    """``NAME=value`` lines; ``#`` comments, an ``export`` in front and quotes around a value are allowed."""
+    """Parse ``NAME=value`` lines; ``#`` comments, a leading ``export`` and quotes around a value are allowed."""
     if path is None or not path.is_file():
         return {}
     values: dict[str, str] = {}

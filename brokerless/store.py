@@ -1,15 +1,12 @@
-"""The object store, as little of it as the log needs, with its failures named.
+"""The operations on an object store that the log needs, with one error class for each kind of failure.
 
-Two kinds of request differ in what a lost answer means:
+* GET, LIST, DELETE and the PUT of an object with a new name may be repeated, so the client retries them (jittered
+  exponential backoff on 429, 5xx, timeouts and broken connections, for up to 30 s).
+* ``put_if_absent`` is sent once. A repeat by the client could find the object of its own first attempt and report it
+  as another writer's; only ``DeltaLog``, which can look for its own commit id, may decide to send it again.
 
-* GET, LIST, DELETE and the PUT of an object with a fresh name may be sent again, so the client retries them
-  (jittered exponential backoff on 429, 5xx, timeouts and broken connections, up to ``retry_timeout``).
-* ``put_if_absent`` is sent once. A repeat by the client could meet the object that its own first try wrote and report
-  it as somebody else's; only ``DeltaLog``, which can look for its own commit id, may decide to send it again.
-
-How long a call takes: without ``within_s``, the client's retries go on for 30 s, and what is then under way ends by its
-own timeout. With it, the call answers or fails at about that time, whatever the store does. One request may take 10 s,
-and longer by what its body needs on the slowest link that is expected (``SLOWEST_LINK``).
+With ``within_s``, a call returns or fails at about that time. Without it, retries stop after 30 s, and the running
+request ends by its own timeout: 10 s, or more if its body needs more at ``SLOWEST_LINK``.
 """
 
 from __future__ import annotations
@@ -46,13 +43,13 @@ if TYPE_CHECKING:
     from brokerless.settings import Settings
 
 REQUEST_TIMEOUT_S: Final = 10.0
-"""How long a store may take for a request, but for the time that its body is on the way."""
+"""The longest time that a request may take, in addition to the transfer of its body."""
 
 SLOWEST_LINK: Final = 256 * 2**10
-"""Bytes a second. Bodies are given the time that they take at this speed; over a slower link, large ones fail."""
+"""The slowest network that is supported, in bytes per second; on a slower one, requests with large bodies fail."""
 
 MAX_OBJECT_BYTES: Final = 2**30
-"""Of an object that is read whole, into memory: far above what producers and compaction write."""
+"""The largest object that is read into memory; producers and compaction write much smaller ones."""
 
 _NATIVE_CHAIN: Final = {
     "AWS_ACCESS_KEY_ID",
@@ -60,39 +57,39 @@ _NATIVE_CHAIN: Final = {
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
 }
-"""With one of these in the environment (Lambda, ECS, EKS) the object store finds credentials by itself."""
+"""With one of these in the environment (Lambda, ECS, EKS), the object store client finds credentials itself."""
 
 RETRY_TIMEOUT_S: Final = 30.0
 _RETRY: Final[RetryConfig] = {
-    # So many that the time decides. Each wait is drawn between the first one and ``base`` times the last one; with a
-    # base of 2 they hardly grow, and twelve of them were over in less than a second.
+    # So many that only the time limits them. Each wait is drawn between the first one and ``base`` times the last one:
+    # with a base of 2 they hardly grow, and twelve of them took less than a second.
     "max_retries": 1000,
     "retry_timeout": timedelta(seconds=RETRY_TIMEOUT_S),
     "backoff": {"init_backoff": timedelta(milliseconds=20), "max_backoff": timedelta(seconds=3), "base": 3},
 }
 _TIME: Final = "RequestTimeTooSkewed"
-# Some of them come with status 400, which the client does not take for a refusal.
+# Some of them have status 400, which the client does not report as a permission error.
 _REFUSALS: Final = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", _TIME)
 _CLOCK: Final = (
-    "this machine's clock is more than 15 minutes off, or it slept with its clock standing still. Set the clock. "
-    "Nothing was written: by its own time the store keeps late commits out."
+    "this machine's clock is wrong by more than 15 minutes, perhaps because it was suspended. Set the clock. "
+    "Nothing was written: the store compares requests with its own clock."
 )
-_FORBIDDEN: Final = "status code: 403"  # of a LIST, which has no error of its own for it
+_FORBIDDEN: Final = "status code: 403"  # a LIST has no error class for it
 _NO_BUCKET: Final = "<Code>NoSuchBucket</Code>"
 _ADDRESS: Final = re.compile(r"\w+://\S+")
-_PAGE: Final = 1000  # what one LIST answers
+_PAGE: Final = 1000  # objects in the answer of one LIST
 _ONCE: Final[RetryConfig] = {"max_retries": 0, "retry_timeout": timedelta(seconds=REQUEST_TIMEOUT_S)}
 
-# A client's timeout is fixed and each has connections of its own, so there are few. As long as more than 10 s are left,
-# all requests but those with large bodies take the same one.
+# A client's timeout is fixed and each client has its own connections, so there are only a few clients. While more than
+# 10 s are left, all requests except those with large bodies use the same one.
 _TIMEOUTS_S: Final = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 1000.0, 5000.0)
 _LATE_S: Final = 0.2
-"""A request may end so long after the deadline: 5 s less the time since the call began still means the 5 s client."""
+"""The longest time by which a request may exceed the deadline: with 4.9 s left, it gets a timeout of 5 s."""
 
 _LIST_TRIES: Final = 3
-_SMALL: Final = 2**20  # bytes of a body that need no time of their own
-_STREAMED: Final = 2**20  # bytes: what a GET has of a larger object is not asked for again
-# Not of the store's making: the same request will meet them again.
+_SMALL: Final = 2**20  # bytes; a larger body gets additional time
+_STREAMED: Final = 2**20  # bytes; a retry of GET continues a larger object where the first attempt stopped
+# Errors that do not come from the store: a retry would get the same one.
 _FINAL: Final = (ValueError, TypeError, obs.InvalidPathError, obs.NotSupportedError, obs.UnknownConfigurationKeyError)
 
 Outcome = Literal["created", "exists", "unknown"]
@@ -101,7 +98,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """An object's path relative to the store, its size in bytes, and when it was last written (epoch seconds)."""
+    """An object's path relative to the store, its size in bytes, and the time of its last write (epoch seconds)."""
 
     path: str
     size: int
@@ -109,45 +106,45 @@ class ObjectInfo:
 
 
 class Store(Protocol):
-    """What the log needs of a store. Tests and simulations bring their own.
+    """The interface to an object store; tests and simulations have their own implementations.
 
-    ``within_s`` bounds the time of one call, retries included: it answers or fails by then, at most 0.3 s later. None
-    is as long as the store's client tries.
+    ``within_s`` limits the time of one call, retries included, to at most 0.3 s more. With None, the call lasts as long
+    as the store's client retries.
     """
 
     uri: str
     requests: Counter[str]
-    """Requests sent by this process, by kind: GET, PUT, LIST, DELETE (retries inside the client not counted)."""
+    """The number of requests of this process by kind (GET, PUT, LIST, DELETE), without retries inside the client."""
 
     def get(self, path: str, *, within_s: float | None = None) -> bytes:
-        """The object's bytes; raises FileNotFoundError if it is absent."""
+        """Return the object's bytes; raise FileNotFoundError if it does not exist."""
 
     def put(self, path: str, data: bytes, *, within_s: float | None = None) -> None:
-        """Writes the object, over an existing one if there is one."""
+        """Write the object; an existing one is replaced."""
 
     def put_if_absent(self, path: str, data: bytes, *, within_s: float | None = None) -> Outcome:
-        """One conditional PUT. ``unknown`` says that it may or may not have been applied, now or later."""
+        """Send one conditional PUT. ``unknown`` means that it may or may not have been applied, now or later."""
 
     def exists(self, path: str, *, within_s: float | None = None) -> bool:
-        """Whether the object is there now."""
+        """Return whether the object exists now."""
 
     def list(self, prefix: str, *, after: str | None = None) -> Iterator[ObjectInfo]:
-        """Objects below ``prefix/``, in the order of their paths on stores that have one."""
+        """Yield the objects below ``prefix/``, ordered by path on stores that have an order."""
 
     def folders(self) -> Sequence[str]:
-        """Names of the folders at the top."""
+        """Return the names of the folders at the top level."""
 
     def delete(self, paths: Sequence[str]) -> None:
-        """Deletes the objects; those already gone are no error."""
+        """Delete the objects; missing ones are not an error."""
 
 
 class ObstoreStore:
-    """``Store`` on S3, Google Cloud Storage, Azure Blob Storage or memory, by obstore.
+    """A ``Store`` on S3, Google Cloud Storage, Azure Blob Storage or memory, implemented with obstore.
 
     Args:
         uri: the root.
-        connect: makes a client. The first argument is the time that one request of it may take, None if only standing
-            still ends it; the second whether it sends requests again.
+        connect: creates a client. Its first argument is the timeout of one request (None: only a stalled transfer ends
+            it), its second whether the client retries.
         clock: time, randomness and sleeping, for retries of calls with a deadline.
     """
 
@@ -162,7 +159,7 @@ class ObstoreStore:
         self._retrying = self._client(None, retrying=True)
 
     def get(self, path: str, *, within_s: float | None = None) -> bytes:
-        """As ``Store.get``."""
+        """Implement ``Store.get``."""
         self.requests["GET"] += 1
         had = bytearray()
         size, tag = -1, None
@@ -175,13 +172,13 @@ class ObstoreStore:
             try:
                 answer = obstore.get(client, path, options=options)
             except obs.PreconditionError:
-                had.clear()  # another object since: from the beginning
+                had.clear()  # the object was replaced: read it from the beginning
                 raise
             size, tag = answer.meta["size"], answer.meta["e_tag"]
             if size > MAX_OBJECT_BYTES:
                 raise StoreError(
-                    f"{self.uri}/{path} has {size} bytes; objects of up to {MAX_OBJECT_BYTES} are read. "
-                    "Its writer must write fewer rows at a time."
+                    f"{self.uri}/{path} has {size} bytes; the largest supported object has {MAX_OBJECT_BYTES}. "
+                    "Let its writer write fewer rows per object."
                 )
             if within_s is None or size <= _STREAMED:
                 return answer.bytes().to_bytes()
@@ -192,16 +189,16 @@ class ObstoreStore:
         return self._ask("GET", path, fetch, within_s)
 
     def put(self, path: str, data: bytes, *, within_s: float | None = None) -> None:
-        """As ``Store.put``."""
+        """Implement ``Store.put``."""
         self.requests["PUT"] += 1
-        # In parts, each has a timeout of its own: no way to keep a deadline.
+        # Not with a deadline: each part of a multipart upload has its own timeout.
         parts = within_s is None and len(data) > 64 * 2**20
         self._ask(
             "PUT", path, lambda client: obstore.put(client, path, data, use_multipart=parts), within_s, size=len(data)
         )
 
     def put_if_absent(self, path: str, data: bytes, *, within_s: float | None = None) -> Outcome:
-        """As ``Store.put_if_absent``."""
+        """Implement ``Store.put_if_absent``."""
         self.requests["PUT"] += 1
         try:
             once = self._client(_timeout_s(len(data), within_s), retrying=False)
@@ -210,14 +207,14 @@ class ObstoreStore:
             return "exists"
         except Exception as error:
             named = self._named(error, "PUT", path)
-            # A refusal or a missing bucket is an answer; anything else leaves open what happened.
+            # A refusal or a missing bucket is a definite answer; after any other error the outcome is unknown.
             if isinstance(named, AccessDenied | BucketNotFound | ConfigError):
                 raise named from error
             return "unknown"
         return "created"
 
     def exists(self, path: str, *, within_s: float | None = None) -> bool:
-        """As ``Store.exists``."""
+        """Implement ``Store.exists``."""
         self.requests["GET"] += 1
         try:
             self._ask("HEAD", path, lambda client: obstore.head(client, path), within_s)
@@ -226,7 +223,7 @@ class ObstoreStore:
         return True
 
     def list(self, prefix: str, *, after: str | None = None) -> Iterator[ObjectInfo]:
-        """As ``Store.list``."""
+        """Implement ``Store.list``."""
         for attempt in range(_LIST_TRIES):
             self.requests["LIST"] += 1
             try:
@@ -239,16 +236,16 @@ class ObstoreStore:
             except FileNotFoundError as error:
                 if _NO_BUCKET in str(error):
                     raise self._named(error, "LIST", prefix) from None
-                return  # a local folder that is not there
+                return  # a local folder that does not exist
             except Exception as error:
-                # The client does not ask again for an answer that breaks off.
+                # The client does not retry when an answer breaks off in the middle.
                 named = self._named(error, "LIST", prefix)
                 if attempt == _LIST_TRIES - 1 or not isinstance(named, StoreUnavailable) or isinstance(error, _FINAL):
                     raise named from error
             self._clock.backoff(attempt, base_s=0.05)
 
     def folders(self) -> Sequence[str]:
-        """As ``Store.folders``."""
+        """Implement ``Store.folders``."""
         self.requests["LIST"] += 1
         try:
             return sorted(str(p) for p in obstore.list_with_delimiter(self._retrying)["common_prefixes"])
@@ -256,7 +253,7 @@ class ObstoreStore:
             raise self._named(error, "LIST", "") from error
 
     def delete(self, paths: Sequence[str]) -> None:
-        """As ``Store.delete``."""
+        """Implement ``Store.delete``."""
         self.requests["DELETE"] += 1
         try:
             obstore.delete(self._retrying, list(paths))
@@ -276,7 +273,7 @@ class ObstoreStore:
     def _ask(
         self, verb: str, path: str, send: Callable[[ObjectStore], _T], within_s: float | None, *, size: int = 0
     ) -> _T:
-        """Sends a request that may be sent again; ``size`` is its body's."""
+        """Send a request that may be repeated; ``size`` is the size of its body."""
         began_s = self._clock.monotonic()
         attempt = 0
         while True:
@@ -284,7 +281,7 @@ class ObstoreStore:
             try:
                 if left_s is not None:
                     return send(self._client(_timeout_s(size, left_s), retrying=False))
-                # The size of an answer is not known before it comes: there, only standing still ends a request.
+                # The size of an answer is not known in advance, so that only a stalled transfer ends a request.
                 timeout_s = _timeout_s(size, None)
                 return send(self._client(None if timeout_s <= REQUEST_TIMEOUT_S else timeout_s, retrying=True))
             except StoreError:
@@ -305,7 +302,7 @@ class ObstoreStore:
 
     def _named(self, error: Exception, verb: str, path: str, within_s: float | None = None) -> StoreError | ConfigError:
         text = str(error)
-        place = f"{self.uri}/{path}"
+        url = f"{self.uri}/{path}"
         if _NO_BUCKET in text:
             bucket = urlsplit(self.uri).netloc
             return BucketNotFound(f"The bucket {bucket!r} of {self.uri} does not exist; create it or change the root.")
@@ -313,21 +310,21 @@ class ObstoreStore:
         refused = isinstance(error, obs.PermissionDeniedError | obs.UnauthenticatedError)
         if code or refused or _FORBIDDEN in text:
             return AccessDenied(
-                f"The store refused {verb} {place}{f' ({code})' if code else ''}; "
+                f"The store refused {verb} {url}{f' ({code})' if code else ''}; "
                 f"{_CLOCK if code == _TIME else 'check the credentials and their permissions.'}"
             )
-        # The first line says what happened; the rest is the client's debug output, with the endpoint's details.
+        # The first line is the error; the others are the client's debug output with details of the endpoint.
         first = text.splitlines()[0][:300] if text else type(error).__name__
-        # There is no code for this. Without addresses: a lost answer names a topic that may be called "credentials".
+        # This error has no code. URLs are removed first: a topic in them may be called "credentials".
         said = _ADDRESS.sub("", first.replace(path, "")).lower()
         if "missingregion" in said or "credential" in said:
             return ConfigError(f"No usable credentials for {self.uri}: {first}. Set AWS_ACCESS_KEY_ID or a profile.")
         tried_s = RETRY_TIMEOUT_S if within_s is None else within_s
-        return StoreUnavailable(f"{verb} {place} failed after retries for up to {tried_s:.3g} s: {first}")
+        return StoreUnavailable(f"{verb} {url} failed after retries for up to {tried_s:.3g} s: {first}")
 
 
 def _timeout_s(size: int, left_s: float | None) -> float:
-    """The timeout of one request with a body of ``size`` bytes: enough for it, and little more than what is left."""
+    """Return the timeout of a request with a body of ``size`` bytes: enough for it, and little more than ``left_s``."""
     enough_s = REQUEST_TIMEOUT_S if size <= _SMALL else REQUEST_TIMEOUT_S + size / SLOWEST_LINK
     fit = next((t for t in _TIMEOUTS_S if t >= enough_s), _TIMEOUTS_S[-1])
     if left_s is None:
@@ -336,20 +333,19 @@ def _timeout_s(size: int, left_s: float | None) -> float:
 
 
 class FileStore(ObstoreStore):
-    """``Store`` in a local folder: what was written is on the disk when the call returns, also after a power cut.
+    """A ``Store`` in a local folder; a write is on the disk when the call returns, and survives a power failure.
 
-    The client's own writes are not synced. An object is written under another name that listings do not show
-    (``.tmp#`` and digits), synced, and then given its own; then the folder is synced. A file system does what it is
-    told, so there are no deadlines.
+    The client's own writes are not synced. So an object is written under a name that listings do not show (``.tmp#``
+    and digits), synced, and renamed; then the folder is synced. ``within_s`` has no effect.
     """
 
     def __init__(self, uri: str, folder: Path, connect: Callable[[float | None, bool], ObjectStore]) -> None:
         super().__init__(uri, connect)
         self._folder = folder
-        self._synced: set[Path] = set()  # folders that are known to be on the disk themselves
+        self._synced: set[Path] = set()  # folders whose names are synced
 
     def put(self, path: str, data: bytes, *, within_s: float | None = None) -> None:
-        """As ``Store.put``."""
+        """Implement ``Store.put``."""
         self.requests["PUT"] += 1
         try:
             with self._written(path, data) as (written, target):
@@ -359,7 +355,7 @@ class FileStore(ObstoreStore):
             raise self._failed(error, path) from error
 
     def put_if_absent(self, path: str, data: bytes, *, within_s: float | None = None) -> Outcome:
-        """As ``Store.put_if_absent``."""
+        """Implement ``Store.put_if_absent``."""
         self.requests["PUT"] += 1
         created = False
         try:
@@ -377,9 +373,9 @@ class FileStore(ObstoreStore):
 
     @contextlib.contextmanager
     def _written(self, path: str, data: bytes) -> Iterator[tuple[Path, Path]]:
-        """The bytes, synced, under a name that is removed at the end, and where they shall be."""
+        """Yield a temporary file with the synced bytes, and its final path; remove the temporary name at the end."""
         if {"", ".", ".."} & set(path.split("/")):
-            raise ValueError(f"{path!r} is no path of an object")
+            raise ValueError(f"{path!r} is not the path of an object")
         target = self._folder / path
         self._make(target.parent)
         temporary = target.with_name(f".tmp#{secrets.randbits(64)}")
@@ -396,7 +392,7 @@ class FileStore(ObstoreStore):
         if folder in self._synced and folder.is_dir():
             return
         folder.mkdir(parents=True, exist_ok=True)
-        # Also of a folder that was there: whoever made it may have died before it was synced.
+        # Sync the parents of existing folders, too: their creator may have crashed before it synced them.
         for parent in (folder, *folder.parents):
             _sync_folder(parent.parent)
             if parent == self._folder or parent in self._synced:
@@ -416,16 +412,16 @@ def _sync_folder(folder: Path) -> None:
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno not in {errno.EINVAL, errno.ENOTSUP}:  # some file systems keep no folders of their own
+        if error.errno not in {errno.EINVAL, errno.ENOTSUP}:  # some file systems cannot sync folders
             raise
     finally:
         os.close(handle)
 
 
 def open_store(settings: Settings) -> ObstoreStore:
-    """The store at the settings' root. One per process and settings, so that connections are shared.
+    """Return the store at the settings' root; calls with the same settings share one store and its connections.
 
-    Nothing is sent yet.
+    No request is sent.
     """
     # The pid is part of the key: a connection pool does not survive a fork.
     return _open(settings, os.getpid())
@@ -471,7 +467,7 @@ def _client(
         return from_url(settings.root, client_options=client, retry_config=retry)
     config: S3Config = {"region": settings.region}
     if settings.endpoint:
-        # Both names: the client prefers the second, and would take it from the environment.
+        # Both names are set: the client prefers the second and would take it from the environment.
         config |= {"endpoint": settings.endpoint, "aws_endpoint_url_s3": settings.endpoint}
         config["virtual_hosted_style_request"] = False
     if settings.access_key and settings.secret_key:
@@ -489,10 +485,10 @@ def _client(
 
 
 def _boto3_credentials(settings: Settings) -> Boto3CredentialProvider | None:
-    """Where nothing names credentials, those that the AWS command line would take (files, SSO, a role).
+    """Return a provider of the credentials that the AWS CLI would use (files, SSO, a role), or None if there are none.
 
-    Glue's workers get theirs in a way that only AWS's own libraries promise to know. Without boto3, or if it finds
-    none, the object store's own chain is left, which asks the machine.
+    Used if neither settings nor environment contain credentials; Glue workers get theirs in a form that only AWS's own
+    libraries support. Without boto3, the object store's own chain is used, which asks the machine's metadata service.
     """
     keys = settings.access_key and settings.secret_key
     if not settings.root.startswith("s3:") or keys or _NATIVE_CHAIN & os.environ.keys():
@@ -511,15 +507,15 @@ def _boto3_credentials(settings: Settings) -> Boto3CredentialProvider | None:
 
 
 def create_bucket(settings: Settings) -> None:
-    """Creates the root's bucket if it is missing. For local servers; on a cloud, buckets are infrastructure's.
+    """Create the root's bucket if it does not exist. Only for local servers; in a cloud, infrastructure creates it.
 
     Raises:
-        StoreUnavailable, AccessDenied: the server did not let it.
+        StoreUnavailable, AccessDenied: the server did not answer, or refused.
     """
     if not settings.root.startswith("s3://"):
         return
-    # PUT /<bucket> creates it. A client that takes its endpoint as the bucket's own address ("virtual hosted") signs
-    # exactly that URL for an object of the bucket's name.
+    # PUT /<bucket> creates it. A client with a "virtual hosted" endpoint (the bucket's own address) signs exactly that
+    # URL for an object with the bucket's name.
     server = S3Store(
         settings.bucket,
         config={
@@ -533,15 +529,15 @@ def create_bucket(settings: Settings) -> None:
     )
     url = obstore.sign(server, "PUT", settings.bucket, timedelta(minutes=1))
     if settings.profile == "embedded":
-        url = url.partition("?")[0]  # it knows no keys and refuses signed URLs of those that it does not know
+        url = url.partition("?")[0]  # it has no keys, and refuses URLs that are signed with an unknown one
     try:
-        # Straight to the server, which is local: not through a proxy that the environment names.
+        # Directly to the local server, not through a proxy from the environment.
         opener = build_opener(ProxyHandler({}))
         with opener.open(Request(url, method="PUT"), timeout=REQUEST_TIMEOUT_S):  # noqa: S310  # Settings admits http(s)
             return
     except HTTPError as error:
         if error.code == 409:
-            return  # it is there
+            return  # it exists already
         if error.code in {401, 403}:
             raise AccessDenied(
                 f"The server at {settings.endpoint} refused to create the bucket {settings.bucket!r} "

@@ -1,8 +1,8 @@
-"""Builds brokerless/spark/realtime/bridge.jar from these sources; ``--check`` compares instead of writing.
+"""Build brokerless/spark/realtime/bridge.jar from these sources; ``--check`` compares instead of writing.
 
-Needs a JDK 17 and the pyspark of requirements.lock. The same JDK gives the same bytes: no debug information, sorted
-names, one time for all. Which JDK made the jar that is kept is in ``BUILT_WITH``; another one may order constants
-differently, so there ``--check`` compares what the classes declare instead.
+Needs a JDK 17 and the pyspark of requirements.lock. The same JDK builds the same bytes: no debug information, sorted
+names, one time for all files. ``BUILT_WITH`` is the JDK of the committed jar; another JDK may order constants
+differently, so with another one ``--check`` compares only the names of the classes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_BYTES = 50_000
 
 
 def build() -> bytes:
-    """The jar's bytes."""
+    """Return the bytes of a new jar."""
     spark = find_spec("pyspark")
     if spark is None or spark.origin is None:
         raise SystemExit("pyspark is missing: 'make setup' installs it.")
@@ -52,19 +52,19 @@ def build() -> bytes:
 
 
 def content(jar: bytes) -> dict[str, bytes]:
-    """The classes by name: what counts, whatever packed them."""
+    """Return the jar's classes by name, without the differences of packing."""
     with zipfile.ZipFile(io.BytesIO(jar)) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
 def main() -> int:
-    """Returns the exit code."""
+    """Build or check the jar, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="fail if the jar that is kept is not what this builds")
+    parser.add_argument("--check", action="store_true", help="fail if the committed jar differs from a new one")
     check = parser.parse_args().check
     made = build()
     if len(made) > MAX_BYTES:
-        print(f"The jar has {len(made)} bytes; it is to stay below {MAX_BYTES}.", file=sys.stderr)
+        print(f"The jar has {len(made)} bytes; the limit is {MAX_BYTES}.", file=sys.stderr)
         return 1
     if not check:
         JAR.write_bytes(made)
@@ -74,11 +74,11 @@ def main() -> int:
     kept = JAR.read_bytes()
     if java != BUILT_WITH:
         same = content(kept).keys() == content(made).keys()
-        print(f"Built with {java}; the jar that is kept with {BUILT_WITH}: compared the names of its classes only.")
+        print(f"Built with {java}, but the committed jar with {BUILT_WITH}: compared only the names of its classes.")
     else:
         same = content(kept) == content(made)
     if not same:
-        print("The jar is not what the sources say: run 'make jar' and commit the result.", file=sys.stderr)
+        print("The jar does not match the sources: run 'make jar' and commit the result.", file=sys.stderr)
     return 0 if same else 1
 
 

@@ -80,7 +80,7 @@ def add(path: str) -> dict[str, Any]:
      "_delta_log", "t/_delta_log", "_brokerless", "x" * 201, "t\\u", " t", "t ", "t:u"],
 )  # fmt: skip
 def test_hostile_names_are_neither_topics_nor_tables(name: str) -> None:
-    with pytest.raises(ConfigError, match="cannot be a topic's name"):
+    with pytest.raises(ConfigError, match="is not a valid topic name"):
         check_name(name)
     assert is_table(name) == (name == "t.1")
 
@@ -225,7 +225,7 @@ def test_a_refused_url_does_not_show_its_credentials(tmp_path: Path, args: list[
 
 @pytest.mark.parametrize("endpoint", [f"http://key:{CANARY}@h:9000", f"ftp://h?sig={CANARY}", f"key:{CANARY}@h"])
 def test_an_endpoint_with_credentials_is_refused_without_showing_them(endpoint: str) -> None:
-    with pytest.raises(ConfigError, match=r"holds credentials|is not a URL") as caught:
+    with pytest.raises(ConfigError, match=r"must not contain credentials|is not a URL") as caught:
         Settings("minio", "s3://b", endpoint=endpoint)
     assert CANARY not in str(caught.value)
 
@@ -370,7 +370,7 @@ def test_an_object_that_is_too_large_is_not_fetched(tmp_path: Path, monkeypatch:
     local = open_store(Settings("embedded", f"file://{tmp_path}"))
     local.put("t/a.parquet", b"12345")
     monkeypatch.setattr(store, "MAX_OBJECT_BYTES", 4)
-    with pytest.raises(StoreError, match="has 5 bytes; objects of up to 4"):
+    with pytest.raises(StoreError, match="has 5 bytes; the largest supported object has 4"):
         local.get("t/a.parquet")
 
 

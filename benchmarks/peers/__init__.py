@@ -1,4 +1,4 @@
-"""The peers by name. A peer's module is imported only when it is asked for: each needs other packages."""
+"""The peers by name. A peer's module is imported only when it is used, because each needs other packages."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ PEERS: Final = {
     "kafka-realtime": "benchmarks.peers.kafka:KafkaRealtime",
     "kafka-delta": "benchmarks.peers.kafka:KafkaToDelta",
 }
-"""``kafka`` is one hop, or Kafka -> Spark -> Kafka, with tuned clients. Two hops only: ``kafka-defaults`` has the
-pipeline's clients as they ship, ``kafka-realtime`` is in real-time mode, ``kafka-delta`` writes a Delta table.
-``brokerless`` runs by the engine that it chooses itself."""
+"""The modules and classes of the peers. ``kafka`` is one hop, or Kafka -> Spark -> Kafka, with tuned clients. Only for
+two hops: ``kafka-defaults`` has the pipeline's clients with their defaults, ``kafka-realtime`` uses real-time mode,
+``kafka-delta`` writes a Delta table. ``brokerless`` uses the engine that it chooses itself."""
 
 
 def load(name: str) -> type[Peer]:
-    """The class of a peer."""
+    """Return the class of a peer."""
     module, _, attribute = PEERS[name].partition(":")
     found: type[Peer] = getattr(import_module(module), attribute)
     return found

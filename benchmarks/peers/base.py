@@ -1,7 +1,7 @@
-"""What a peer is: one way to bring messages from producers to a reader, with or without a pipeline in between.
+"""The interface of a peer: a transport of messages from producers to a reader, with or without a pipeline in between.
 
-Adding one is one file here with a subclass of ``Peer``, and its name in ``benchmarks.peers.PEERS``. The harness owns
-time: it decides when what is sent, stamps what arrives, and judges. A peer only moves messages.
+A new peer is one file here with a subclass of ``Peer``, and its name in ``benchmarks.peers.PEERS``. The harness decides
+when messages are sent, records their arrival, and judges; a peer only transports them.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where one run takes place.
+    """The environment of one run.
 
     Attributes:
         settings: the object store and an empty root for this run alone.
-        folder: scratch of this run, removed after it.
-        cache: kept from run to run, for what is fetched on first use.
+        folder: the scratch folder of this run, removed after it.
+        cache: the folder for files that are downloaded on first use; it stays between runs.
         proxies: endpoints by role, when requests are counted.
-        data: scratch of this run for what servers store; None: ``folder``, too.
+        data: the folder for the data of this run's servers; None: ``folder``.
     """
 
     settings: Settings
@@ -45,56 +45,56 @@ class Site:
 
     @property
     def data_folder(self) -> Path:
-        """Where a server that the peer starts keeps its data."""
+        """Return the folder for the data of a server that the peer starts."""
         return self.data or self.folder
 
     def settings_for(self, role: Role) -> Settings:
-        """The settings for everything that acts in this role, so that its requests can be told from others'."""
+        """Return the settings for processes of this role, with which their requests are counted separately."""
         return replace(self.settings, endpoint=self.proxies[role]) if role in self.proxies else self.settings
 
 
 class Sender(Protocol):
-    """One producer, in a process of its own. Picklable until it is opened."""
+    """One producer in a process of its own; it can be pickled until it is opened."""
 
     def open(self) -> None:
-        """Connects, before the clock runs."""
+        """Connect, before the measured time begins."""
 
     def send(self, rows: pa.Table) -> int:
-        """Sends messages (``date``, ``message``, ``_produced_at``) in order.
+        """Send messages (``date``, ``message``, ``_produced_at``) in order.
 
         Returns:
-            How many messages were acknowledged since the last call: of these, or of earlier ones if acknowledgements
-            come later.
+            The number of messages that were acknowledged since the last call: these, or earlier ones if
+            acknowledgements arrive later.
         """
 
     def close(self) -> int:
-        """Waits for the acknowledgements that are still to come, and returns how many there were."""
+        """Wait for the remaining acknowledgements, and return their number."""
 
 
 class Receiver(Protocol):
-    """The reader, in a process of its own. Picklable until it is opened."""
+    """The reader in a process of its own; it can be pickled until it is opened."""
 
     def open(self) -> None:
-        """Connects; from here on everything that is sent must be delivered."""
+        """Connect; all messages that are sent from now on must be delivered."""
 
     def poll(self, max_wait_s: float) -> list[tuple[np.ndarray, np.ndarray]]:
-        """What has come, in order of delivery, as pairs of (producers, numbers): ``benchmarks.messages.ids``.
+        """Return new messages in order of delivery, as pairs of (producers, numbers): ``benchmarks.messages.ids``.
 
-        With a pipeline in between, it must also check that the parsed timestamps are the intended ones, on as many rows
-        as does not slow it down, and raise ``ValueError`` if they are not.
+        With a pipeline in between, it must also check on a sample of rows that the parsed timestamps are the intended
+        ones, and raise ``ValueError`` if they are not.
         """
 
     def close(self) -> None:
-        """Disconnects."""
+        """Disconnect."""
 
 
 @dataclass(slots=True)
 class Stats:
-    """What a peer says of a run.
+    """A peer's own report of a run.
 
     Attributes:
-        figures: its own figures, such as the length of a batch, for the report's JSON.
-        tables: tables in the object store whose commits, objects and bytes are to be counted.
+        figures: the peer's own figures, such as the length of a batch, for the report's JSON.
+        tables: tables in the object store whose commits, objects and bytes must be counted.
     """
 
     figures: dict[str, Any] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class Stats:
 
 
 class Peer(ABC):
-    """One run of one peer. ``start`` is called once; what it starts is ended by the stack, in any case."""
+    """One run of one peer. ``start`` is called once; the stack ends all processes that it starts."""
 
     name: ClassVar[str]
     label: ClassVar[str]
@@ -114,41 +114,41 @@ class Peer(ABC):
 
     @classmethod
     def prepare(cls, cache: Path) -> str | None:
-        """Fetches what the peer needs, once; returns why it cannot run here, or None."""
+        """Download what the peer needs, once; return the reason if it cannot run here, or None."""
         return None
 
     @property
     def tick_ms(self) -> float:
-        """How often a producer wakes up to send what is due."""
+        """Return the time between two ticks at which a producer sends the messages that are due."""
         return self.spec.commit_ms
 
     @abstractmethod
     def start(self, stack: ExitStack) -> None:
-        """Creates topics, starts servers and the pipeline; returns when messages sent now would be taken up.
+        """Create topics, start servers and the pipeline; return when new messages would be processed.
 
         Raises:
-            PeerError: something did not start, with the end of its log.
+            PeerError: a process did not start; the text has the end of its log.
         """
 
     @abstractmethod
     def sender(self, producer: int) -> Sender:
-        """The producer of this number (0 to ``spec.producers - 1``)."""
+        """Return the producer with this number (0 to ``spec.producers - 1``)."""
 
     @abstractmethod
     def receiver(self) -> Receiver:
-        """The reader of the last hop."""
+        """Return the reader of the last hop."""
 
     def check(self) -> None:  # noqa: B027  # most peers have nothing that can end
-        """Raises ``PeerError`` if something that ``start`` started has ended. Called each second."""
+        """Raise ``PeerError`` if a process that ``start`` started has ended; called every second."""
 
     def processes(self) -> Mapping[str, int]:
-        """Process ids by role (``pipeline``, ``broker``, ...), children included by the harness."""
+        """Return process ids by role (``pipeline``, ``broker``, ...); the harness includes children."""
         return {}
 
     def finish(self) -> Stats:
-        """Ends the pipeline in order, after the reader is done."""
+        """Stop the pipeline in order, after the reader has finished."""
         return Stats()
 
 
 class PeerError(Exception):
-    """A peer did not start or did not live."""
+    """Error raised when a process of a peer did not start, or ended early."""

@@ -1,4 +1,4 @@
-"""What a reader of a pipeline's output verifies while it reads: that the dates were parsed right."""
+"""A reader's check of a pipeline's output: whether dates were parsed correctly."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ if TYPE_CHECKING:
 
 SAMPLE: Final = 5  # rows per call
 
-# A date is rounded to a microsecond, and the float of today's epoch milliseconds to a quarter of one: two of them.
+# The error of two values: a date is rounded to a microsecond, epoch milliseconds as a float to a quarter of one.
 TOLERANCE_MS: Final = 0.002
 
-# All producers count from one begin. A lost or mistaken offset moves all dates of a zone by half an hour at least,
+# All producers have the same start. A lost or wrong UTC offset moves all dates of a zone by at least half an hour,
 # which differences within one producer do not show.
 APART_MS: Final = 60_000.0
 
 
 class TimestampCheck:
-    """Compares parsed timestamps with the schedule, on a few rows per call; one object per reader.
+    """A check of parsed timestamps against the schedule, on a few rows per call; one object per reader.
 
-    It knows no begin of the run: what it sees first of a producer is what the rest of that producer is held against,
-    and the producers against each other. An error that all rows of all producers share stays unseen.
+    It does not know the start of the run: it compares the rows of a producer with the producer's first row, and the
+    producers with each other. It cannot find an error that all rows of all producers share.
     """
 
     def __init__(self, spec: Spec) -> None:
@@ -31,15 +31,15 @@ class TimestampCheck:
         self._begins_ms: dict[int, float] = {}
 
     def check(self, producers: np.ndarray, numbers: np.ndarray, timestamps_ms: np.ndarray) -> None:
-        """Passes if the sampled rows (first, last and some between) are on schedule.
+        """Raise unless the sampled rows (first, last and some between) are on schedule.
 
         Args:
-            producers: of each row.
-            numbers: of each row, within its producer.
-            timestamps_ms: of each row, in milliseconds since the epoch; null is NaN.
+            producers: the producer of each row.
+            numbers: each row's number among its producer's messages.
+            timestamps_ms: each row's timestamp, in milliseconds since the epoch; null is NaN.
 
         Raises:
-            ValueError: a row is not; names it.
+            ValueError: a row is not on schedule; the text names it.
         """
         rows = len(numbers)
         for row in np.unique(np.linspace(0, rows - 1, min(rows, SAMPLE)).astype(np.int64)):
@@ -49,7 +49,7 @@ class TimestampCheck:
         after_ms = float(self._spec.intended(number, number + 1)[0]) * 1000
         begin_ms = timestamp_ms - after_ms
         known_ms = self._begins_ms.setdefault(producer, begin_ms)
-        # Not turned round: comparisons with NaN are false.
+        # Not inverted, because comparisons with NaN are false.
         if not abs(timestamp_ms - (known_ms + after_ms)) <= TOLERANCE_MS:
             raise ValueError(
                 f"The timestamp of message {number} of producer {producer} is {timestamp_ms:.3f} ms; "

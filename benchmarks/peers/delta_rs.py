@@ -1,9 +1,9 @@
-"""Delta tables as topics with nothing of this kit: delta-rs appends, and a reader that follows the log.
+"""Delta tables as topics without brokerless: delta-rs appends, and a reader follows the log.
 
-The floor without an engine: what is between is one Parquet file, one log entry and one GET for it. The senders are also
-those of the Delta peers with Spark in between, and the reader theirs, of another table.
+This is the lower limit without an engine: one Parquet file, one log entry and one GET for it. The Delta peers with
+Spark use the same senders, and the same reader on another table.
 
-Not idempotent: where the store's answer to a commit is lost, delta-rs may commit the same file twice.
+Not idempotent: if the store's answer to a commit is lost, delta-rs may commit the same file twice.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
     from benchmarks.spec import Spec
     from brokerless.settings import Settings
 
-# As published for Pathway's connector: how long to wait for a log entry that is not there, doubled up to the cap.
+# As published for Pathway's connector: the wait for a missing log entry, doubled up to the cap.
 FIRST_WAIT_S: Final = 0.005
 WAIT_CAP_S: Final = 0.1
 
-# Producers that share a table meet at each version; delta-rs gives up after 15 by default.
+# Producers that share a table compete for each version; by default delta-rs stops after 15 attempts.
 COMMIT_RETRIES: Final = 100
 
 
 def table_name(topic: str, partition: int) -> str:
-    """The table of a topic's partition, below the root; the first has the topic's name."""
+    """Return the table of a topic's partition, below the root; the first has the topic's name."""
     return f"{topic}.{partition}" if partition else topic
 
 
 def create_table(settings: Settings, table: str) -> None:
-    """Makes an empty input table."""
+    """Create an empty input table."""
     import pyarrow as pa
     from deltalake import DeltaTable
 
@@ -55,7 +55,7 @@ def create_table(settings: Settings, table: str) -> None:
 
 
 def storage_options(settings: Settings) -> dict[str, str]:
-    """How delta-rs reaches the store. It commits by conditional PUT as it is."""
+    """Return delta-rs's options for the store. It commits by conditional PUT by default."""
     options = {
         "AWS_REGION": settings.region,
         "AWS_ENDPOINT_URL": settings.endpoint,
@@ -68,13 +68,13 @@ def storage_options(settings: Settings) -> dict[str, str]:
 
 
 class DeltaRsSender:
-    """Appends with an open handle, one commit a call. No checkpoints and no cleaning up on the way: they cost time."""
+    """A sender with an open table and one commit per call; it writes no checkpoints, which would take time."""
 
     def __init__(self, settings: Settings, table: str) -> None:
         self._settings, self._table = settings, table
 
     def open(self) -> None:
-        """Reads the table's state, once."""
+        """Read the table's state once."""
         from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties
 
         options = storage_options(self._settings)
@@ -85,21 +85,21 @@ class DeltaRsSender:
         }
 
     def send(self, rows: pa.Table) -> int:
-        """Commits the rows; all are acknowledged on return."""
+        """Commit the rows; all are acknowledged on return."""
         from deltalake import write_deltalake
 
         write_deltalake(self._handle, rows, mode="append", **self._properties)
         return len(rows)
 
     def close(self) -> int:
-        """Nothing is outstanding."""
+        """Return 0: all messages are acknowledged already."""
         return 0
 
 
 class LogReceiver:
-    """Follows the logs of tables from their first version, each in a thread of its own.
+    """A reader that follows the logs of tables from their first version, each in a thread of its own.
 
-    Rows of a table come in the order of its versions, of the files in a version, and of the rows in a file.
+    Rows of a table arrive in the order of its versions, of the files in a version, and of the rows in a file.
     """
 
     def __init__(self, settings: Settings, tables: Sequence[str], spec: Spec) -> None:
@@ -107,7 +107,7 @@ class LogReceiver:
         self._check = TimestampCheck(spec) if spec.hops > 1 else None
 
     def open(self) -> None:
-        """Starts to ask for version 0; tables that are not there yet are waited for."""
+        """Start polling for version 0; tables may be created later."""
         self._arrived: queue.SimpleQueue[pa.Table | Exception] = queue.SimpleQueue()
         self._stop = threading.Event()
         store = _open_store(self._settings)
@@ -134,11 +134,11 @@ class LogReceiver:
             self._arrived.put(error)
 
     def poll(self, max_wait_s: float) -> list[tuple[np.ndarray, np.ndarray]]:
-        """All that the threads have read, or nothing after the wait; see ``Receiver.poll``.
+        """Return all messages that the threads have read, or none after the wait; see ``Receiver.poll``.
 
         Raises:
             ValueError: a parsed timestamp is not the intended one.
-            Exception: what a thread died of.
+            Exception: the error of a thread.
         """
         found = []
         try:
@@ -158,7 +158,7 @@ class LogReceiver:
         return who, which
 
     def close(self) -> None:
-        """Ends the threads after the requests that they are in."""
+        """End the threads after their running requests."""
         self._stop.set()
         for thread in self._threads:
             thread.join(10)
@@ -188,7 +188,7 @@ def _get(store: ObjectStore, path: str) -> bytes:
 
 
 def _added(entry: bytes) -> Iterator[str]:
-    """Paths of the files that a log entry adds with new rows, relative to the table."""
+    """Yield paths of the files that a log entry adds with new rows, relative to the table."""
     for line in entry.splitlines():
         add = json.loads(line).get("add")
         if add and add["dataChange"]:
@@ -205,12 +205,12 @@ def _read(store: ObjectStore, path: str) -> pa.Table:
 def _one(column: pa.ChunkedArray) -> pa.StringArray:
     import pyarrow as pa
 
-    # Without a chunk this is an empty array; writers may have noted another type for strings in the file.
+    # Without a chunk this is an empty array; the file may have another type for strings.
     return pa.concat_arrays([pa.array([], pa.string()), *column.cast(pa.string()).chunks])
 
 
 class DeltaRs(Peer):
-    """Producer, table, reader."""
+    """The peer delta-rs: producer, table, reader."""
 
     name: ClassVar[str] = "delta-rs"
     label: ClassVar[str] = "delta-rs, no engine"
@@ -218,28 +218,28 @@ class DeltaRs(Peer):
 
     @classmethod
     def prepare(cls, cache: Path) -> str | None:
-        """Says whether delta-rs is installed."""
+        """Return None if delta-rs is installed, otherwise the reason."""
         return None if importlib.util.find_spec("deltalake") else "deltalake is not installed"
 
     @property
     def inputs(self) -> list[str]:
-        """The tables that producers append to: one per partition of each topic."""
+        """Return the tables that producers append to: one per partition of each topic."""
         return [table_name(topic, n) for topic in self.spec.topics for n in range(self.spec.partitions)]
 
     def start(self, stack: ExitStack) -> None:
-        """Creates the tables."""
+        """Create the tables."""
         for table in self.inputs:
             create_table(self.site.settings, table)
 
     def sender(self, producer: int) -> DeltaRsSender:
-        """One that appends to the table of the producer's partition."""
+        """Return a sender that appends to the table of the producer's partition."""
         table = table_name(self.spec.topic(producer), self.spec.partition(producer))
         return DeltaRsSender(self.site.settings_for("producer"), table)
 
     def receiver(self) -> LogReceiver:
-        """A reader of all input tables."""
+        """Return a reader of all input tables."""
         return LogReceiver(self.site.settings_for("reader"), self.inputs, self.spec)
 
     def finish(self) -> Stats:
-        """The tables."""
+        """Return the tables."""
         return Stats(tables=self.inputs)

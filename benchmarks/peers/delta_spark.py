@@ -1,7 +1,8 @@
 """delta-rs producers, then delta-spark's own streaming source and sink, then a reader that follows the output's log.
 
-Once as it comes and once tuned with all that this kit knows of its settings. Delta's source promises no order of rows
-within a batch: Spark packs files into tasks by size, so a batch of several commits may come out of order.
+One peer has default settings, and one is tuned with all that we know about its settings. Delta's source does not
+guarantee the order of rows within a batch: Spark packs files into tasks by size, so that a batch of several commits may
+be out of order.
 """
 
 from __future__ import annotations
@@ -42,25 +43,25 @@ PLUMBING: Final[Mapping[str, str]] = {
     "spark.jars.excludes": ",".join(EXCLUDES),
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # Its bars would bury an error in the log, of which only the end is shown.
+    # Progress bars would hide an error in the log, of which only the end is shown.
     "spark.ui.showConsoleProgress": "false",
 }
-"""Without these there is no Delta in Spark."""
+"""The settings that Spark needs for Delta."""
 
 TUNING: Final[Mapping[str, str]] = {
     **SESSION_CONF,
     **STREAM_CONF,
     **DELTA_CONF,
     "spark.driver.memory": "2g",
-    # The checkpoint is on local disk, which is faster by a dozen requests a batch, and lost with the machine.
+    # The checkpoint is on local disk, which saves about twelve requests per batch, and is lost with the machine.
     "spark.sql.streaming.checkpointFileManagerClass": STREAM_CONF["spark.sql.streaming.checkpointFileManagerClass"],
-    # The kit keeps 10; the job reads them every few seconds.
+    # brokerless keeps 10; the job reads them every few seconds.
     "spark.sql.streaming.numRecentProgressUpdates": "100",
 }
 
 
 class StockDeltaSpark(DeltaRs):
-    """A default session, the checkpoint on the object store."""
+    """A default session, with the checkpoint on the object store."""
 
     name: ClassVar[str] = "delta-spark-stock"
     label: ClassVar[str] = "delta-spark, default settings"
@@ -69,7 +70,7 @@ class StockDeltaSpark(DeltaRs):
 
     @classmethod
     def prepare(cls, cache: Path) -> str | None:
-        """Fetches Delta's jars, once."""
+        """Download Delta's jars, once."""
         for package in ("deltalake", "pyspark"):
             if not importlib.util.find_spec(package):
                 return f"{package} is not installed"
@@ -81,11 +82,11 @@ class StockDeltaSpark(DeltaRs):
 
     @property
     def checkpoint(self) -> str:
-        """Where the query keeps its progress."""
+        """Return the location of the query's checkpoint."""
         return f"{_spark_root(self.site.settings)}/_checkpoint"
 
     def start(self, stack: ExitStack) -> None:
-        """Creates the input tables, starts the job and waits until its query does."""
+        """Create the input tables, start the job and wait until its query runs."""
         super().start(stack)
         settings = self.site.settings_for("pipeline")
         root = _spark_root(settings)
@@ -119,23 +120,23 @@ class StockDeltaSpark(DeltaRs):
                     self._batches.append(event)
 
     def check(self) -> None:
-        """Raises ``PeerError`` if the job has ended."""
+        """Raise ``PeerError`` if the job has ended."""
         if self._process.poll() is not None:
             raise PeerError(f"The Spark job ended with {self._process.returncode}: {_tail(self._log)}")
 
     def processes(self) -> Mapping[str, int]:
-        """The job; the JVM is its child."""
+        """Return the job's process; the JVM is its child."""
         return {"pipeline": self._process.pid}
 
     def receiver(self) -> LogReceiver:
-        """A reader of the output."""
+        """Return a reader of the output."""
         return LogReceiver(self.site.settings_for("reader"), [OUTPUT], self.spec)
 
     def finish(self) -> Stats:
-        """Ends the job; the figures are means of the second half of its batches, when the JVM has compiled itself.
+        """End the job; the figures are means of the second half of its batches, when the JVM has compiled its code.
 
         Raises:
-            PeerError: it failed, before or now.
+            PeerError: the job failed, before or now.
         """
         self.check()
         if stop_job(self._process, grace_s=STOP_S):
@@ -145,7 +146,7 @@ class StockDeltaSpark(DeltaRs):
 
 
 class TunedDeltaSpark(StockDeltaSpark):
-    """Tuned for small batches, the checkpoint on local disk."""
+    """A session tuned for small batches, with the checkpoint on local disk."""
 
     name: ClassVar[str] = "delta-spark-tuned"
     label: ClassVar[str] = "delta-spark, tuned"
@@ -153,12 +154,12 @@ class TunedDeltaSpark(StockDeltaSpark):
 
     @property
     def checkpoint(self) -> str:
-        """Where the query keeps its progress."""
+        """Return the location of the query's checkpoint."""
         return (self.site.folder / "checkpoint").absolute().as_uri()
 
 
 def figures(batches: list[dict[str, Any]]) -> dict[str, Any]:
-    """Means over the second half of the batches that had rows: ``batch_ms``, its phases, ``batches_per_s``, rows."""
+    """Return means over the second half of the batches with rows: ``batch_ms``, its phases, ``batches_per_s``, rows."""
     steady = batches[len(batches) // 2 :]
     if not steady:
         return {}
@@ -176,7 +177,7 @@ def figures(batches: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _start_job(job: Job, folder: Path, environ: Mapping[str, str], log: IO[str]) -> subprocess.Popen[str]:
-    """The job in a process group of its own; what Spark leaves on disk goes to the folder."""
+    """Start the job in its own process group; Spark's files on disk go to the folder."""
     home = Path(__file__).resolve().parents[2]
     return subprocess.Popen(
         [sys.executable, "-m", "benchmarks.peers.delta_spark_job", job.to_json()],
@@ -186,7 +187,7 @@ def _start_job(job: Job, folder: Path, environ: Mapping[str, str], log: IO[str])
             **environ,
             "JAVA_HOME": str(find_java_home()),
             "PYTHONPATH": os.pathsep.join(filter(None, [str(home), os.environ.get("PYTHONPATH")])),
-            "SPARK_LOCAL_IP": "127.0.0.1",  # also of the user interface, which a default session has
+            "SPARK_LOCAL_IP": "127.0.0.1",  # also the files of the user interface, which a default session has
             "SPARK_LOCAL_DIRS": str(folder),
         },
         stdin=subprocess.DEVNULL,
@@ -198,7 +199,7 @@ def _start_job(job: Job, folder: Path, environ: Mapping[str, str], log: IO[str])
 
 
 def _s3a(settings: Settings) -> dict[str, str]:
-    """How Spark reaches the store; credentials come by the environment, as settings are shown in process lists."""
+    """Return Spark's settings for the store; credentials come from the environment: process lists show settings."""
     conf = {"spark.hadoop.fs.s3a.endpoint.region": settings.region}
     if settings.access_key:
         provider = "software.amazon.awssdk.auth.credentials.EnvironmentVariableCredentialsProvider"

@@ -1,7 +1,7 @@
 """The job of the delta-spark peers: Delta's streaming source, the parse, Delta's streaming sink. One JSON argument.
 
-Its standard output is JSON lines: ``started`` when the query has looked at its inputs once, then one ``batch`` for
-each batch that had rows. SIGTERM ends it in order; it also ends when its starter has gone.
+Its standard output is JSON lines: ``started`` when the query has polled its inputs once, then one ``batch`` for each
+batch with rows. SIGTERM stops it in order; it also ends when the process that started it ends.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-REPORT_S: Final = 5.0  # Spark keeps its last 100 reports: enough for 20 batches a second
+REPORT_S: Final = 5.0  # Spark keeps its last 100 reports: enough for 20 batches per second
 
 _WAITING: Final = "Waiting for data to arrive"
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What the job is to do. Paths are as Spark writes them (``s3a://``).
+    """The parameters of the job. Paths are in Spark's form (``s3a://``).
 
     Attributes:
-        conf: of the session.
-        inputs: tables to read.
+        conf: the settings of the session.
+        inputs: the tables to read.
         output: the table to write, created here.
-        checkpoint: of the query.
+        checkpoint: the location of the query's checkpoint.
     """
 
     conf: dict[str, str]
@@ -45,12 +45,12 @@ class Job:
     checkpoint: str
 
     def to_json(self) -> str:
-        """The argument."""
+        """Return the command-line argument."""
         return json.dumps(asdict(self))
 
 
 def main(job: Job, events: IO[str]) -> int:
-    """Runs the job; returns the exit code."""
+    """Run the job, and return the exit code."""
     from pyspark.sql import SparkSession
 
     starter = os.getppid()
@@ -81,7 +81,7 @@ def main(job: Job, events: IO[str]) -> int:
 
 
 def unify(rows: DataFrame) -> DataFrame:
-    """``timestamp double`` (epoch milliseconds) and ``message``, parsed as the kit's example does."""
+    """Parse ``timestamp double`` (epoch milliseconds) and ``message`` as in the example."""
     from pyspark.sql import functions as F
 
     from glue_jobs.timezone_etl import instant
@@ -91,7 +91,7 @@ def unify(rows: DataFrame) -> DataFrame:
 
 
 def _start(spark: SparkSession, job: Job) -> StreamingQuery:
-    # Spark alone commits to this table: its log store looks whether an entry is there, then writes it in any case.
+    # Only Spark commits to this table: its log store checks for an entry, then writes it unconditionally.
     spark.sql(f"CREATE TABLE delta.`{job.output}` (timestamp DOUBLE, message STRING) USING delta")
     inputs = [spark.readStream.format("delta").load(path) for path in job.inputs]
     rows = reduce(lambda a, b: a.unionByName(b), inputs)
@@ -100,13 +100,13 @@ def _start(spark: SparkSession, job: Job) -> StreamingQuery:
 
 
 def _wait_ready(query: StreamingQuery, over: Callable[[], bool]) -> None:
-    """Returns after the first look at all inputs, which of new tables makes an empty batch; or if all is over."""
+    """Wait for the first poll of all inputs (an empty batch for new tables), or for the end."""
     while not over() and query.lastProgress is None and query.status["message"] != _WAITING:
         time.sleep(0.05)
 
 
 def _report(query: StreamingQuery, events: IO[str], after: int) -> int:
-    """Prints the batches after this one that had rows; returns the number of the last."""
+    """Print the batches with rows after this one; return the number of the last."""
     for progress in query.recentProgress:
         number = progress["batchId"]
         if number > after and progress["numInputRows"]:
@@ -122,7 +122,7 @@ def _say(events: IO[str], event: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    # Whatever else Spark and its children print must not come between the events.
+    # Other output of Spark and its children must not be mixed with the events.
     own = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     sys.exit(main(Job(**json.loads(sys.argv[1])), own))

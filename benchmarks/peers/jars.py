@@ -1,7 +1,7 @@
-"""Jars that peers need, from Maven Central, each pinned by its SHA-256.
+"""The jars of peers, from Maven Central, each pinned by its SHA-256.
 
-Fetched by Ivy, which comes with pyspark and knows where Maven Central is. A file of settings for Ivy names another
-repository (``BROKERLESS_IVY_SETTINGS``), as behind a company's mirror.
+Ivy, which is part of pyspark, downloads them. ``BROKERLESS_IVY_SETTINGS`` names a file with Ivy settings for another
+repository, such as a company's mirror.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ folder = pathlib.Path(sys.argv[1])
 delta_session(Settings(profile="embedded", root=folder.as_uri(), state_dir=folder), name="fetch").stop()
 """
 
-# What Maven resolves for org.apache.kafka:kafka_2.13 in the scope "runtime", and slf4j-simple. A group, then its
-# "artifact:version sha256".
+# The artifacts that Maven resolves for org.apache.kafka:kafka_2.13 in the scope "runtime", and slf4j-simple. Each group
+# is followed by its lines "artifact:version sha256".
 _BROKER_JARS: Final = """
 at.yawk.lz4
   lz4-java:1.10.1 a58a84c4271e50df4c96ed916ccb7e48a869f8ed9cdcda1ad5d3d4c33b0214a3
@@ -111,7 +111,7 @@ org.xerial.snappy
 org.yaml
   snakeyaml:2.4 ef779af5d29a9dde8cc70ce0341f5c6f7735e23edff9685ceaa9d35359b7bb7f
 """
-# The connector of pyspark 4.1.1; of its token provider there is no newer version in Maven Central.
+# The connector of pyspark 4.1.1; Maven Central has no newer version of its token provider.
 _SPARK_JARS: Final = """
 org.apache.commons
   commons-pool2:2.12.1 5273c8bc8c0dca2211175c0d27efbd7228efae99689aac001a8e1ef8e872e9ef
@@ -134,12 +134,12 @@ class Jar:
 
     @property
     def file(self) -> str:
-        """The file's name."""
+        """Return the file's name."""
         return f"{self.artifact}-{self.version}.jar"
 
 
 def parse_jars(text: str) -> tuple[Jar, ...]:
-    """A list of groups, each followed by its indented ``artifact:version sha256`` lines."""
+    """Parse a list of groups, each followed by its indented ``artifact:version sha256`` lines."""
     jars, group = [], ""
     for line in text.strip().splitlines():
         if not line.startswith(" "):
@@ -155,38 +155,38 @@ SPARK_JARS: Final = parse_jars(_SPARK_JARS)
 
 
 def fetch(jars: Sequence[Jar], folder: Path) -> list[Path]:
-    """The jars in a folder, those that are missing or damaged fetched first.
+    """Return the jars in a folder; missing or damaged ones are downloaded first.
 
     Args:
-        jars: which; of an artifact one version only.
+        jars: the jars; only one version of an artifact.
         folder: created if missing.
 
     Returns:
-        Their paths, in order.
+        The paths of the jars, in order.
 
     Raises:
-        OSError: the jars cannot be fetched, or written.
-        ValueError: a jar is not the pinned one; it is not kept.
+        OSError: the jars cannot be downloaded or written.
+        ValueError: a jar does not have the pinned SHA-256; it is deleted.
     """
     folder.mkdir(parents=True, exist_ok=True)
     missing = [jar for jar in jars if _sha256(folder / jar.file) != jar.sha256]
     if missing:
         print(f"fetching {len(missing)} jars from Maven Central, once", file=sys.stderr, flush=True)
-        # Elsewhere until they are known to be right; on the same disk, so that each is moved at once.
+        # In another folder until they are checked; on the same disk, so that a move is atomic.
         with tempfile.TemporaryDirectory(dir=folder) as draft:
             _resolve(missing, Path(draft))
             for jar in missing:
                 found = _sha256(Path(draft, jar.file))
                 if found != jar.sha256:
-                    raise ValueError(f"{jar.file} has the SHA-256 {found}, not the pinned {jar.sha256}.")
+                    raise ValueError(f"{jar.file} must have the pinned SHA-256 {jar.sha256}, got {found}.")
                 Path(draft, jar.file).replace(folder / jar.file)
     return [folder / jar.file for jar in jars]
 
 
 def fetch_delta(cache: Path) -> str | None:
-    """Has Spark fetch the jars of its Delta connector (25 MB) into Ivy's cache, once; returns why it could not.
+    """Let Spark download the jars of its Delta connector (25 MB) into Ivy's cache, once; return the reason if it fails.
 
-    A stamp in ``cache`` says that they are there.
+    A stamp in ``cache`` records the success.
     """
     key = hashlib.sha256(repr((PACKAGES, EXCLUDES)).encode()).hexdigest()[:12]
     stamp = cache / f"delta-jars-{key}"
@@ -196,14 +196,14 @@ def fetch_delta(cache: Path) -> str | None:
         try:
             _run([sys.executable, "-c", _FETCH_DELTA, folder])
         except OSError as error:
-            return f"Delta's jars cannot be fetched: {error}"
+            return f"Delta's jars cannot be downloaded: {error}"
     cache.mkdir(parents=True, exist_ok=True)
     stamp.touch()
     return None
 
 
 def _resolve(jars: Sequence[Jar], folder: Path) -> None:
-    """Runs Ivy for these jars without what they depend on, with a cache of its own: a shared one may be damaged."""
+    """Run Ivy for these jars without their dependencies, with its own cache, because a shared one may be damaged."""
     wanted = "".join(
         f"<dependency org={quoteattr(jar.group)} name={quoteattr(jar.artifact)} rev={quoteattr(jar.version)} "
         'transitive="false" conf="default"/>'
@@ -227,15 +227,15 @@ def _resolve(jars: Sequence[Jar], folder: Path) -> None:
 
 
 def _run(command: Sequence[str]) -> None:
-    """Runs a command.
+    """Run a command.
 
     Raises:
-        OSError: it failed, with the end of what it said.
+        OSError: the command failed; the text has the end of its output.
     """
     try:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=FETCH_S)
     except subprocess.TimeoutExpired:
-        raise OSError(f"nothing came within {FETCH_S:.0f} s") from None
+        raise OSError(f"no answer within {FETCH_S:.0f} s") from None
     except subprocess.CalledProcessError as error:
         raise OSError((error.stdout + error.stderr).strip()[-3000:]) from error
 

@@ -1,14 +1,14 @@
-"""Kafka as a peer: native clients for one hop, and Spark Structured Streaming between two.
+"""The peer Kafka: native clients for one hop, and Spark Structured Streaming between two.
 
 One broker in KRaft mode, which is its own controller, and librdkafka's producer and consumer. The broker and Spark's
-connector are fetched on first use (``jars.py``).
+connector are downloaded on first use (``jars.py``).
 
-- A sender's queue holds what the broker has not acknowledged, so what left it without an error is acknowledged. That
-  count is exact and needs no call into Python for each message.
-- Producers are idempotent and wait for all in-sync replicas (``acks=all``), here the one broker: it acknowledges what
-  is in the page cache, as Kafka does by default, not what is on disk.
+- A sender's queue contains the messages that are not acknowledged, so messages that left it without an error are
+  acknowledged. That count is exact and needs no call into Python for each message.
+- Producers are idempotent and wait for all in-sync replicas (``acks=all``), here the one broker: as Kafka does by
+  default, it acknowledges messages in the page cache, not on the disk.
 - The pipeline's output in Kafka is at-least-once: Spark's Kafka sink has no other mode. In Delta it is exactly-once as
-  long as the local checkpoint lives.
+  long as the local checkpoint exists.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from brokerless.settings import Settings
 
 SEPARATOR: Final = b"\t"
-"""Between the two fields of a value: date and message on the way in, timestamp and message on the way out."""
+"""The separator of a value's two fields: date and message in the input, timestamp and message in the output."""
 
 _READY_S: Final = 120.0
 _REPOSITORY: Final = Path(__file__).parents[2]
@@ -64,14 +64,14 @@ _BROKER_CONF: Final = {
     "inter.broker.listener.name": "BROKER",
     "controller.listener.names": "CONTROLLER",
     "auto.create.topics.enable": "false",
-    # Clients' own topics, which one broker cannot replicate.
+    # Internal topics, which one broker cannot replicate.
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
 }
-# As Kafka's own start script sets them.
+# As in Kafka's start script.
 _BROKER_JAVA: Final = (
     "-server",
     "-Xms1g",
@@ -85,7 +85,7 @@ _BROKER_JAVA: Final = (
     "-Dorg.slf4j.simpleLogger.showDateTime=true",
 )
 
-# A client says on standard error, again and again, that its broker is gone; ``check`` says it once, and why.
+# Clients repeat on standard error that their broker has ended; ``check`` reports it once, with the reason.
 _CLIENT_CONF: Final = {"log_level": 2}
 _QUEUED: Final = 1_000_000
 _PRODUCER_CONF: Final = {
@@ -97,7 +97,7 @@ _PRODUCER_CONF: Final = {
     "batch.num.messages": 100_000,
     "queue.buffering.max.messages": _QUEUED,
     "queue.buffering.max.kbytes": 2**20,
-    # Measured at 60,000 messages a second: less processor time in producer, broker and reader than without.
+    # Measured at 60,000 messages per second: it needs less processor time in producer, broker and reader.
     "compression.type": "lz4",
     "delivery.report.only.error": True,
 }
@@ -116,33 +116,33 @@ _CONSUMER_CONF: Final = {
 
 
 def values(rows: pa.Table) -> list[bytes]:
-    """What is sent for each row: date, separator, message.
+    """Return the value of each row: date, separator, message.
 
     Raises:
-        ValueError: the rows have not all the same width, as the benchmark's have.
+        ValueError: the rows do not have the same width, as the benchmark's messages have.
     """
     if not rows.num_rows:
         return []
     joined = pc.binary_join_element_wise(
         rows.column("date").cast(pa.binary()), rows.column("message").cast(pa.binary()), SEPARATOR
     )
-    # At once, by NumPy's fixed-width strings: to_pylist would make an Arrow scalar of each first.
+    # In bulk, by NumPy's fixed-width strings: to_pylist would first make an Arrow scalar of each.
     found: list[bytes] = []
     for chunk in joined.chunks:
         lengths = pc.binary_length(chunk)
         width = pc.max(lengths).as_py()
         if width != pc.min(lengths).as_py():
-            raise ValueError(f"Messages are {pc.min(lengths)} to {width} bytes long; a benchmark's have one width.")
+            raise ValueError(f"All messages must have one width, got {pc.min(lengths)} to {width} bytes.")
         begin = np.frombuffer(chunk.buffers()[1], np.int32)[chunk.offset]
         found += np.frombuffer(chunk.buffers()[2], f"S{width}", count=len(chunk), offset=begin).tolist()
     return found
 
 
 def ids(found: Sequence[bytes], payload_bytes: int) -> tuple[np.ndarray, np.ndarray]:
-    """The producers and numbers of values, whose messages are their last bytes.
+    """Return the producers and numbers of values, whose messages are their last bytes.
 
     Raises:
-        ValueError: a value is null, or holds something else.
+        ValueError: a value is null, or has another format.
     """
     array = pa.array(found, pa.binary())
     ends = np.frombuffer(array.buffers()[1], np.int32)[1 : len(array) + 1]
@@ -151,14 +151,14 @@ def ids(found: Sequence[bytes], payload_bytes: int) -> tuple[np.ndarray, np.ndar
     short = np.diff(ends, prepend=0) <= _ID_WIDTH + payload_bytes
     if short.any() or (text[begins - 1] != SEPARATOR[0]).any():
         wrong = short if short.any() else text[begins - 1] != SEPARATOR[0]
-        raise ValueError(f"A value is not a field, a tab and a message: {found[int(np.argmax(wrong))]!r}.")
+        raise ValueError(f"A value must be a field, a tab and a message, got {found[int(np.argmax(wrong))]!r}.")
     heads = np.ascontiguousarray(text[begins[:, None] + np.arange(_ID_WIDTH)])
     offsets = np.arange(0, heads.size + 1, _ID_WIDTH, dtype=np.int32)
     return messages.ids(pa.StringArray.from_buffers(len(array), pa.py_buffer(offsets), pa.py_buffer(heads)))
 
 
 class KafkaSender:
-    """A producer that hands over what it is given and does not wait for the broker."""
+    """A producer that queues its messages and does not wait for the broker."""
 
     def __init__(self, bootstrap: str, topic: str, partition: int) -> None:
         self._bootstrap, self._topic, self._partition = bootstrap, topic, partition
@@ -181,7 +181,7 @@ class KafkaSender:
             queued = self._producer.produce_batch(self._topic, batch, partition=self._partition)
             if queued != len(batch):
                 raise PeerError(
-                    f"Kafka's producer took {queued} of {len(batch)} messages: {batch[queued].get('_error')}"
+                    f"Kafka's producer accepted {queued} of {len(batch)} messages: {batch[queued].get('_error')}"
                 )
             self._handed += queued
         self._producer.poll(0)
@@ -191,12 +191,12 @@ class KafkaSender:
         unsent = self._producer.flush(60)
         new = self._count()
         if not unsent:
-            self._producer.close()  # would wait for them without end
+            self._producer.close()  # it would wait for them forever
         return new
 
     def _count(self) -> int:
         acknowledged = self._handed - self._failed - len(self._producer)
-        new = max(0, acknowledged - self._acknowledged)  # the queue also holds events of other kinds, for a moment
+        new = max(0, acknowledged - self._acknowledged)  # the queue also contains other events for a moment
         self._acknowledged += new
         return new
 
@@ -206,7 +206,7 @@ class KafkaSender:
 
 
 class KafkaReceiver:
-    """A consumer of all partitions from their beginning; of an output it checks some of the parsed timestamps."""
+    """A consumer of all partitions from their beginning; for a pipeline's output, it checks some of the timestamps."""
 
     def __init__(self, bootstrap: str, partitions: Mapping[str, Sequence[int]], spec: Spec) -> None:
         self._bootstrap, self._partitions = bootstrap, partitions
@@ -218,13 +218,13 @@ class KafkaReceiver:
 
         self._ck = ck
         self._consumer = ck.Consumer({**_CONSUMER_CONF, "bootstrap.servers": self._bootstrap})
-        # Without a group: nothing is to be shared out, and its first rebalance would take seconds.
+        # Without a group: there is only one consumer, and a group's first rebalance would take seconds.
         self._consumer.assign(
             [ck.TopicPartition(t, p, ck.OFFSET_BEGINNING) for t, ps in self._partitions.items() for p in ps]
         )
 
     def poll(self, max_wait_s: float) -> list[tuple[np.ndarray, np.ndarray]]:
-        # Waits for one message and takes what came with it; consume() alone would wait until its list is full.
+        # Wait for one message and take those that arrived with it; consume() alone would wait until its list is full.
         first = self._consumer.poll(max_wait_s)
         if first is None:
             return []
@@ -244,7 +244,7 @@ class KafkaReceiver:
 
 
 class DeltaReceiver:
-    """Tails the log of the table that Spark writes."""
+    """A reader that follows the log of the table that Spark writes."""
 
     def __init__(self, settings: Settings, table: str, spec: Spec) -> None:
         self._settings, self._table = settings, table
@@ -278,7 +278,7 @@ class Kafka(Peer):
 
     @classmethod
     def prepare(cls, cache: Path) -> str | None:
-        """Fetches the jars of the broker and of Spark's connector, 54 MB; makes the archive of Spark's classes."""
+        """Download the jars of the broker and of Spark's connector, 54 MB; create the archive of Spark's classes."""
         from brokerless.spark.classes import ensure_archive
         from brokerless.spark.java import find_java_home
 
@@ -287,16 +287,16 @@ class Kafka(Peer):
                 return f"{module} is not installed: pip install 'brokerless[bench]'"
         try:
             find_java_home()
-            for jars in (BROKER_JARS, SPARK_JARS):  # apart: of Kafka's clients they need different versions
+            for jars in (BROKER_JARS, SPARK_JARS):  # separate folders: they need different versions of Kafka's clients
                 fetch(jars, _jar_folder(cache))
         except (ConfigError, OSError, ValueError) as error:
-            return f"Kafka cannot be had: {error}"
+            return f"Kafka cannot be downloaded: {error}"
         ensure_archive()
         return None
 
     @property
     def tick_ms(self) -> float:
-        """Brokers take messages one by one, so that nobody holds them back for a commit; the client batches."""
+        """Return the time between two ticks; brokers accept single messages, so there is no commit interval."""
         return 5.0
 
     def start(self, stack: ExitStack) -> None:
@@ -324,7 +324,7 @@ class Kafka(Peer):
         file = self.site.folder / "server.properties"
         file.write_text("".join(f"{key}={value}\n" for key, value in conf.items()))
         java = [str(find_java_home() / "bin" / "java"), "-cp", os.pathsep.join(map(str, jars))]
-        # An id may not begin with a dash, which the tool would take for an option.
+        # An id must not begin with a dash, because the tool would parse it as an option.
         cluster = "A" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
         made = subprocess.run(
             [*java, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(file)],
@@ -351,7 +351,7 @@ class Kafka(Peer):
             wanted[OUTPUT] = 1
 
         def create() -> bool:
-            """Whether all are there: a broker that answers may not be known to its controller yet."""
+            """Return whether all are there: a broker that answers may not be known to its controller yet."""
             new = [NewTopic(topic, partitions, replication_factor=1) for topic, partitions in wanted.items()]
             for future in admin.create_topics(new, request_timeout=10).values():
                 try:
@@ -422,14 +422,14 @@ class Kafka(Peer):
                 for log in self._logs.glob(f"{topic}-*/*.log")
             )
         }
-        for role in reversed(self._children):  # the pipeline first: it needs the broker to end in order
+        for role in reversed(self._children):  # the pipeline first, because it needs the broker to end in order
             self._children[role].end()
         figures |= self._events.get("stopped", {})
         return Stats(figures)
 
 
 class KafkaDefaults(Kafka):
-    """From topic to topic with the pipeline's clients as Kafka and Spark ship them; ``kafka`` is the tuned one."""
+    """From topic to topic, with default settings of the pipeline's Kafka clients; ``kafka`` is the tuned one."""
 
     name = "kafka-defaults"
     label = "Kafka, client defaults"
@@ -438,7 +438,7 @@ class KafkaDefaults(Kafka):
 
 
 class KafkaRealtime(Kafka):
-    """From topic to topic in Spark's real-time mode: a long task for each input partition instead of many batches."""
+    """From topic to topic in Spark's real-time mode: one long task per input partition instead of many batches."""
 
     name = "kafka-realtime"
     label = "Kafka, Spark real-time mode"
@@ -447,7 +447,7 @@ class KafkaRealtime(Kafka):
 
 
 class KafkaToDelta(Kafka):
-    """Kafka into a Delta table by Spark, as data lakes are fed; the table's log is tailed."""
+    """From Kafka to a Delta table with Spark, as data lakes are filled; the reader follows the table's log."""
 
     name = "kafka-delta"
     label = "Kafka to Delta"
@@ -456,7 +456,7 @@ class KafkaToDelta(Kafka):
 
     @classmethod
     def prepare(cls, cache: Path) -> str | None:
-        """As ``Kafka``; also has Spark fetch Delta's jars, 25 MB, into Ivy's cache."""
+        """Prepare as ``Kafka``, and let Spark download Delta's jars, 25 MB, into Ivy's cache."""
         return super().prepare(cache) or fetch_delta(cache)
 
     def receiver(self) -> DeltaReceiver:
@@ -467,7 +467,7 @@ class KafkaToDelta(Kafka):
 
 
 class _Child:
-    """A process in a group of its own, with what it says on standard error, and other than events, in a file."""
+    """A process in its own group; its standard error, and output other than events, goes to a file."""
 
     def __init__(self, role: str, command: Sequence[str], log: Path, environ: Mapping[str, str]) -> None:
         self._role, self._log, self._stopped = role, log, False
@@ -475,7 +475,7 @@ class _Child:
             self.process = subprocess.Popen(
                 command,
                 env={**os.environ, **environ},
-                stdin=subprocess.PIPE,  # closed when this process ends, by whatever way: the job watches it
+                stdin=subprocess.PIPE,  # closed when this process ends, even if it is killed: the job watches it
                 stdout=subprocess.PIPE,
                 stderr=file,
                 text=True,
@@ -483,7 +483,7 @@ class _Child:
             )
 
     def follow(self, events: dict[str, dict[str, Any]]) -> None:
-        """Keeps the JSON lines of standard output by their ``event``; returns at its end."""
+        """Store the JSON lines of standard output by their ``event``, until its end."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.startswith("{"):
@@ -494,27 +494,27 @@ class _Child:
                     file.write(line)
 
     def tail(self) -> str:
-        """The end of the log."""
+        """Return the end of the log."""
         return self._log.read_text(errors="replace")[-3000:]
 
     def check(self) -> None:
-        """Raises ``PeerError`` if it has ended."""
+        """Raise ``PeerError`` if the process has ended."""
         if self.process.poll() is not None:
             raise PeerError(f"The {self._role} ended with {self.process.returncode}: {self.tail()}")
 
     def end(self) -> None:
-        """Ends it in order.
+        """End the process in order.
 
         Raises:
-            PeerError: it ended otherwise.
+            PeerError: the process ended in another way.
         """
         code = self._stop(20.0)
-        if code not in (0, 128 + signal.SIGTERM):  # a JVM tells the signal that ended it
+        if code not in (0, 128 + signal.SIGTERM):  # a JVM's exit code includes the signal that ended it
             raise PeerError(f"The {self._role} ended with {code}: {self.tail()}")
 
     def kill(self) -> None:
-        """Ends it soon, whatever it does; nothing if it was ended."""
-        if not self._stopped:  # its number may be another's by now
+        """Kill the process if it is still running."""
+        if not self._stopped:  # the system may have reused its pid
             self._stop(1.0)
 
     def _stop(self, grace_s: float) -> int:

@@ -1,7 +1,7 @@
 """The pipeline between two hops of Kafka, run by ``benchmarks.peers.kafka`` in a process of its own.
 
-Prints one JSON line when it waits for messages and one when it has ended. Its jars come by ``PYSPARK_SUBMIT_ARGS``, and
-the object store's settings by environment, as for every job.
+It prints one JSON line when it waits for messages and one when it has ended. Its jars come from
+``PYSPARK_SUBMIT_ARGS``, and the object store's settings from the environment, as for every job.
 """
 
 from __future__ import annotations
@@ -26,44 +26,44 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-SEPARATOR: Final = "\t"  # as in kafka.py, which the job need not load
+SEPARATOR: Final = "\t"  # as in kafka.py, which the job does not import
 
 _SOURCE: Final = {
     "startingOffsets": "earliest",
-    # A poll returns what a fetch brought, not 500 rows of it, and a fetch brings all there is.
+    # A poll returns all rows of a fetch, not 500, and a fetch returns all available rows.
     "kafka.max.poll.records": "100000",
     "kafka.max.partition.fetch.bytes": str(16 * 2**20),
 }
 _SINK: Final = {
     "kafka.acks": "all",
-    # Spark flushes at a task's end, so that nothing lingers longer; meanwhile requests are big ones.
+    # Spark flushes at a task's end, so no row waits longer; until then, requests are large.
     "kafka.linger.ms": "5",
     "kafka.batch.size": str(256 * 2**10),
     "kafka.buffer.memory": str(128 * 2**20),
-    "kafka.compression.type": "lz4",  # as the producers
+    "kafka.compression.type": "lz4",  # as in the producers
 }
 _UNTUNED: Final = {"startingOffsets": "earliest", "kafka.acks": "all"}
-"""Of source and sink where Kafka's clients keep their defaults: where to begin, and not to lose a message."""
+"""Options of source and sink with default clients: where to begin, and not to lose messages."""
 
 _BATCH_SINK: Final = {
-    # Of no cost in guarantees: Spark's Kafka sink is at-least-once anyway. It takes two files off each batch.
+    # This changes no guarantee, because Spark's Kafka sink is at-least-once anyway, and saves two files per batch.
     "asyncProgressTrackingEnabled": "true",
 }
 _CONF: Final = {
-    # The checkpoint is on local disk for either sink. Delta's session expects it on the object store.
+    # The checkpoint is on local disk for both sinks. Delta's session expects it on the object store.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
-    # Each look for messages is a request to the broker.
+    # Each poll is a request to the broker.
     "spark.sql.streaming.pollingDelay": "5ms",
     "spark.sql.streaming.numRecentProgressUpdates": "5000",
 }
 _REALTIME_BATCH: Final = "5 minutes"
-"""How long a batch of real-time mode is, Spark's default; at its end offsets are noted, which takes some 200 ms."""
+"""The duration of a batch in real-time mode, Spark's default; recording the offsets at its end takes about 200 ms."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs until SIGTERM, or until standard input closes because the starter is gone. Returns the exit code."""
+    """Run until SIGTERM, or until standard input closes because the parent ended; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--bootstrap", required=True, help="the broker's host:port")
     parser.add_argument("--inputs", required=True, help='JSON: {"topic": [partition, ...]}')
@@ -74,15 +74,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--defaults", action="store_true", help="Kafka's clients as they are, not tuned")
     args = parser.parse_args(argv)
     if args.realtime and args.sink != "kafka":
-        parser.error("Spark's real-time mode writes to Kafka only")
+        parser.error("Spark's real-time mode writes to Kafka only; choose another output or micro-batches")
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     tasks = sum(map(len, json.loads(args.inputs).values()))
-    # In real-time mode a partition whose task finds no free core is never read, and nobody says so.
+    # In real-time mode, a partition whose task finds no free core is never read, without an error.
     spark = _session(args.sink, cores=max(tasks, os.cpu_count() or 1) if args.realtime else None)
     source = spark.readStream.format("kafka").options(**(_UNTUNED if args.defaults else _SOURCE))
-    # Assigned, not subscribed to: that would look for new partitions before each batch.
+    # Assigned, not subscribed: a subscription would look for new partitions before each batch.
     source = source.option("kafka.bootstrap.servers", args.bootstrap).option("assign", args.inputs)
     rows = unify(source.load())
     writer = _to_kafka(rows, args) if args.sink == "kafka" else _to_delta(rows, args)
@@ -111,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def unify(rows: DataFrame) -> DataFrame:
-    """``timestamp`` and ``message`` of Kafka's rows: the transform of ``timezone_etl`` without dead letters."""
+    """Return ``timestamp`` and ``message`` of Kafka's rows: the transform of ``timezone_etl`` without dead letters."""
     text = rows.select(F.col("value").cast("string").alias("text"))
     date, message = F.substring_index("text", SEPARATOR, 1), F.substring_index("text", SEPARATOR, -1)
     dated = text.select(date.alias("date"), message.alias("message"))
@@ -119,7 +119,7 @@ def unify(rows: DataFrame) -> DataFrame:
 
 
 def figures(batches: Sequence[dict[str, int]]) -> dict[str, Any]:
-    """Mean milliseconds of a batch and of its parts, after the first half: the JVM compiles itself in that."""
+    """Return the mean milliseconds of batches and their phases in the second half, after the JVM has compiled."""
     steady = batches[len(batches) // 2 :]
     if not steady:
         return {"batches": 0}
@@ -164,14 +164,14 @@ def _to_kafka(rows: DataFrame, args: argparse.Namespace) -> DataStreamWriter:
 def _realtime(spark: SparkSession, writer: DataStreamWriter) -> DataStreamWriter:
     jvm: Any = spark._jvm
     writer = writer.outputMode("update")
-    # pyspark's own trigger() knows this one from 4.2 on.
+    # pyspark's own trigger() supports this from 4.2 on.
     trigger = jvm.org.apache.spark.sql.streaming.Trigger.RealTime(_REALTIME_BATCH)
     writer._jwrite = writer._jwrite.trigger(trigger)
     return writer
 
 
 def _running_tasks(spark: SparkSession) -> int:
-    """How many tasks run now. Those of real-time mode run until the batch ends."""
+    """Return how many tasks run now. Tasks of real-time mode run until the batch ends."""
     tracker = spark.sparkContext.statusTracker()
     stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
     return sum(stage.numActiveTasks for stage in stages if stage is not None)
@@ -184,13 +184,13 @@ def _to_delta(rows: DataFrame, args: argparse.Namespace) -> DataStreamWriter:
     place = f"{settings.root.replace('s3://', 's3a://', 1)}/{args.output}"
     table = DeltaTable.createIfNotExists(rows.sparkSession).location(place).addColumns(rows.schema)
     table.property(ENGINE_KEY, "delta").execute()
-    # One file a commit: fewer requests, and the rows of a producer stay in order.
+    # One file per commit: fewer requests, and the rows of a producer stay in order.
     return rows.coalesce(1).writeStream.format("delta").option("path", place)
 
 
 def _end_with_parent() -> None:
     os.read(0, 1)
-    os._exit(1)  # the JVM ends with this process in turn
+    os._exit(1)  # the JVM then ends with this process
 
 
 def _print(**values: object) -> None:

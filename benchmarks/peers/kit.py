@@ -1,4 +1,4 @@
-"""This kit: ``Producer`` and ``Consumer``, and between them the example pipeline as ``brokerless run`` starts it."""
+"""The peer brokerless: ``Producer`` and ``Consumer``, and between them the pipeline of ``brokerless run``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ START_S: Final = 120.0
 
 
 class KitSender:
-    """A producer that commits what it is given at once, to one partition."""
+    """A producer that commits its messages at once, to one partition."""
 
     def __init__(self, settings: Settings, name: str, topic: str, partition: int) -> None:
         self._settings, self._name, self._topic, self._partition = settings, name, topic, partition
@@ -56,7 +56,7 @@ class KitSender:
 
 
 class KitReceiver:
-    """A consumer of all partitions; of an output it checks the parsed timestamps."""
+    """A consumer of all partitions; for a pipeline's output, it checks the parsed timestamps."""
 
     def __init__(self, settings: Settings, topics: Sequence[str], spec: Spec) -> None:
         self._settings, self._topics = settings, list(topics)
@@ -81,7 +81,7 @@ class KitReceiver:
 
 
 class Brokerless(Peer):
-    """The kit as it comes: its pipeline chooses its engine itself, and must have chosen real-time mode."""
+    """brokerless with defaults: its pipeline chooses its engine itself, and must choose real-time mode."""
 
     name: ClassVar[str] = "brokerless"
     label: ClassVar[str] = "brokerless"
@@ -91,7 +91,7 @@ class Brokerless(Peer):
 
     @classmethod
     def prepare(cls, cache: Path) -> str | None:
-        """Makes the archive of Spark's classes, which every later start uses."""
+        """Create the archive of Spark's classes, which every later start uses."""
         from brokerless.spark.classes import ensure_archive
 
         ensure_archive()
@@ -112,7 +112,7 @@ class Brokerless(Peer):
             self._start_job(stack)
 
     def _maintain(self, stack: ExitStack) -> None:
-        """Maintenance beside the load, as its users run it: a log without checkpoints grows and is slow to open."""
+        """Run maintenance during the load, as users do: a log without checkpoints grows and is slow to open."""
         child = subprocess.Popen(
             [sys.executable, "-m", "brokerless.cli", "maintain", "--watch", "--interval", "10"],
             env={**os.environ, **self.site.settings_for("maintenance").to_environ()},
@@ -148,22 +148,22 @@ class Brokerless(Peer):
         raise PeerError(f"The pipeline was not ready after {START_S:.0f} s.")
 
     def job_arguments(self) -> list[str]:
-        """Of the pipeline's script. In real-time mode it commits as often as the producers do."""
+        """Return the arguments of the pipeline's script. In real-time mode it commits as often as the producers do."""
         interval = [f"--commit-interval={self.spec.commit_ms}ms"] if self.engine == "realtime" else []
         return ["--json", "--inputs", ",".join(self.spec.topics), *interval, *self.arguments]
 
     def check_engine(self, started: Mapping[str, Any]) -> None:
-        """Passes if the pipeline runs by this peer's engine: figures of another one would bear the wrong label.
+        """Raise unless the pipeline uses this peer's engine: figures of another one would have the wrong label.
 
         Args:
-            started: what the pipeline's script said when it was ready: ``engine``, and ``reason`` if it chose.
+            started: the message of the pipeline's script when it was ready: ``engine``, and ``reason`` if it chose.
 
         Raises:
-            PeerError: it runs by another engine.
+            PeerError: the pipeline uses another engine.
         """
         if started["engine"] != self.engine:
             why = f": {started['reason']}" if started.get("reason") else ""
-            raise PeerError(f"The pipeline runs by the engine {started['engine']!r}, not {self.engine!r}{why}.")
+            raise PeerError(f"The pipeline must run with the engine {self.engine!r}, got {started['engine']!r}{why}.")
 
     def _follow(self, started: threading.Event) -> None:
         assert self._job is not None
@@ -207,7 +207,7 @@ class Brokerless(Peer):
         if code:
             self._errors.seek(0)
             raise PeerError(f"The pipeline ended with {code}: {self._errors.read()[-3000:]}")
-        steady = self._batches[len(self._batches) // 2 :]  # the JVM compiles itself in the first half
+        steady = self._batches[len(self._batches) // 2 :]  # the JVM compiles its code in the first half
         batches = sum(e["batches"] for e in steady) or 1
         return Stats(
             figures={
@@ -221,7 +221,7 @@ class Brokerless(Peer):
 
 
 class BrokerlessMicroBatch(Brokerless):
-    """The pipeline in micro-batches, which begin as soon as the one before is committed."""
+    """The pipeline in micro-batches, each starting as soon as the one before is committed."""
 
     name = "brokerless-micro-batch"
     label = "brokerless, micro-batches"
@@ -231,7 +231,7 @@ class BrokerlessMicroBatch(Brokerless):
 
 
 class BrokerlessExecutors(BrokerlessMicroBatch):
-    """All batches written by the executors, whatever their size."""
+    """The pipeline with all batches written by the executors, whatever their size."""
 
     name = "brokerless-executors"
     label = "brokerless, executors write"

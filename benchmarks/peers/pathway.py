@@ -1,8 +1,8 @@
-"""Latencies that Pathway's authors published for Delta tables on MinIO as a queue: their figures, not run here.
+"""Latencies that Pathway's authors published for Delta tables on MinIO as a queue; not measured here.
 
-Two versions of one benchmark, which must not be mixed: the pacing is the same (bursts of 10,000), but the length of
-the run, the warm-up and the commit interval differ. Percentiles are theirs: steps of 10 ms, rounded down, from the
-first send of each hundred messages, with the clock read before the pause between bursts.
+The two versions of the benchmark must not be mixed: the pacing is the same (bursts of 10,000), but the length of the
+run, the warm-up and the commit interval differ. Percentiles are theirs: steps of 10 ms, rounded down, from the first
+send of each hundred messages, with the clock read before the pause between bursts.
 
 - First: "Kafka Alternatives: Streaming with Pathway and MinIO".
 - Updated: "Python Kafka Alternative: Achieve Sub-Second Latency with your S3 Storage without Kafka using Pathway".
@@ -33,7 +33,7 @@ _FIRST: Final = {
 
 
 def published() -> list[Result]:
-    """One result per published row, latencies in seconds; of the default interval only medians were given (about)."""
+    """Return one result per published row, latencies in seconds; the default interval has only (rough) medians."""
     return [
         *_results("Pathway (published, 100 ms)", UPDATED, _UPDATED_100_MS, commit_ms=100, seconds=300),
         *_results("Pathway (published, 1000 ms)", UPDATED, _UPDATED_1000_MS, commit_ms=1000, seconds=300),

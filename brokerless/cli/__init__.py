@@ -1,4 +1,4 @@
-"""The ``brokerless`` command. Everything it does is in the library; here are words, options, tables and exit codes."""
+"""The ``brokerless`` command: options, tables and exit codes; all functions are in the library."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def application() -> typer.Typer:
 
 
 def main() -> None:
-    """The entry point of the ``brokerless`` script."""
+    """Run the ``brokerless`` script."""
     try:
         application()(prog_name="brokerless")
-    except KeyboardInterrupt:  # while modules were loaded, or while an error was being reported
+    except KeyboardInterrupt:  # while modules are imported or an error is printed
         sys.exit(130)

@@ -1,4 +1,4 @@
-"""``python -m brokerless.cli``, for environments whose scripts are not on ``PATH``."""
+"""Entry point of ``python -m brokerless.cli``, for environments whose scripts are not on ``PATH``."""
 
 from brokerless.cli import main
 

@@ -1,12 +1,12 @@
-"""The root of the command: options that every verb takes, and how errors become messages and exit codes.
+"""The root of the command: options that every verb has, and how errors become messages and exit codes.
 
 ====  =====================================================================================================
 exit  meaning
 ====  =====================================================================================================
-0     done
-1     it went wrong on the way: messages without an acknowledgement, rows that did not come, a store that failed
-      while they were read, a failed check
-2     it could not begin: bad input or settings, or a store that does not answer, refuses, or lacks the bucket
+0     success
+1     it failed after it began: messages without an acknowledgement, missing rows, a store that failed while they
+      were read, a failed check
+2     it could not begin: invalid input or settings, or a store that does not answer, refuses, or lacks the bucket
 130   interrupted with Ctrl-C
 ====  =====================================================================================================
 
@@ -43,35 +43,37 @@ _SHARED: Final = "Everywhere"
 
 ProfileOption = Annotated[
     Profile | None,
-    typer.Option("--profile", help="Where it runs; BROKERLESS_PROFILE otherwise.", rich_help_panel=_SHARED),
+    typer.Option("--profile", help="The profile; default: BROKERLESS_PROFILE.", rich_help_panel=_SHARED),
 ]
 RootOption = Annotated[
     str | None,
     typer.Option(
         "--root",
         metavar="URL",
-        help="Where topics are, such as s3://bucket/prefix; BROKERLESS_ROOT otherwise.",
+        help="The URL of the topics, such as s3://bucket/prefix; default: BROKERLESS_ROOT.",
         rich_help_panel=_SHARED,
     ),
 ]
 JsonOption = Annotated[
     bool,
     typer.Option(
-        "--json", help="Data as JSON on standard output, errors as JSON on standard error.", rich_help_panel=_SHARED
+        "--json",
+        help="Print data as JSON on standard output, errors as JSON on standard error.",
+        rich_help_panel=_SHARED,
     ),
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Common:
-    """The options that every verb takes, wherever on the line they stood."""
+    """The options that every verb has, before or after the verb."""
 
     profile: Profile | None = None
     root: str | None = None
     as_json: bool = False
 
     def settings(self) -> Settings:
-        """Where and how, from these options and the environment.
+        """Load the settings from these options and the environment.
 
         Raises:
             ConfigError: as ``Settings.load``.
@@ -80,20 +82,20 @@ class Common:
 
 
 def common(ctx: typer.Context, profile: Profile | None, root: str | None, as_json: bool) -> Common:
-    """The options of a verb over those that stood before it."""
+    """Merge the options after a verb with those before it; the ones after it win."""
     before = ctx.obj if isinstance(ctx.obj, Common) else Common()
     return Common(profile or before.profile, root or before.root, as_json or before.as_json)
 
 
 def connect(settings: Settings, *, create: bool = False) -> ObstoreStore:
-    """The store, after a look whether a local server is there at all.
+    """Open the store after a check that a local server listens.
 
     Args:
-        settings: where.
-        create: create a missing bucket, if that is this profile's way (on aws, buckets are infrastructure's).
+        settings: the settings.
+        create: create a missing bucket on local profiles (on aws, infrastructure code creates buckets).
 
     Raises:
-        StoreUnavailable: nothing listens; found at once, where the store's client would try for half a minute.
+        StoreUnavailable: nothing listens; found at once, where the store's client would retry for half a minute.
         AccessDenied: the server refused to create the bucket.
     """
     from brokerless.store import open_store
@@ -108,10 +110,10 @@ def connect(settings: Settings, *, create: bool = False) -> ObstoreStore:
 
 
 def check_listening(endpoint: str) -> None:
-    """Returns if something accepts connections at the endpoint.
+    """Raise if nothing accepts connections at the endpoint.
 
     Raises:
-        StoreUnavailable: nothing does.
+        StoreUnavailable: nothing listens there.
     """
     parts = urlsplit(endpoint)
     try:
@@ -127,7 +129,7 @@ def check_listening(endpoint: str) -> None:
 
 
 def environment() -> dict[str, str]:
-    """The environment, over what ``.env`` in the working directory adds to it."""
+    """Return the environment together with the variables of ``.env``; the environment wins."""
     from pathlib import Path
 
     from brokerless.settings import _read_dotenv
@@ -136,12 +138,12 @@ def environment() -> dict[str, str]:
 
 
 def exit_code(error: BrokerlessError) -> int:
-    """The exit code of an error; the table is in the module's docstring."""
+    """Return the exit code of an error; the table is in the module's docstring."""
     return 2 if isinstance(error, UsageError | StoreError) and not error.on_the_way else 1
 
 
 def report(message: str, *, kind: str, code: int, as_json: bool) -> None:
-    """One error on standard error, for people or for programs."""
+    """Print one error on standard error, as text or as JSON."""
     if as_json:
         line = json.dumps({"error": {"type": kind, "message": message, "exit_code": code}}, ensure_ascii=False)
         print(line, file=sys.stderr)
@@ -150,22 +152,22 @@ def report(message: str, *, kind: str, code: int, as_json: bool) -> None:
 
 
 class _Root(TyperGroup):
-    """The root group: turns every expected failure into one message and an exit code."""
+    """The root group, which turns every expected failure into one message and an exit code."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """The verbs in the order in which they are needed; typer would put groups last."""
+        """Return the verbs in the order in which users need them; typer would put groups last."""
         first = ["up", "down", "status", "topics"]
         names = super().list_commands(ctx)
         return [*(name for name in first if name in names), *(name for name in names if name not in first)]
 
     def invoke(self, ctx: Any) -> Any:
-        """Runs the verb, and sees to it that all its output is out."""
+        """Run the verb and flush its output."""
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            # The reader has seen enough (``tail ... | head``). Standard output is pointed elsewhere, or Python would
-            # complain once more when it closes it.
+            # The reader has closed the pipe (``tail ... | head``). Standard output is redirected, or Python would print
+            # another error when it closes it.
             _discard_stdout()
             raise typer.Exit(0) from None
         return result
@@ -179,13 +181,13 @@ class _Root(TyperGroup):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        """As in typer, but for the errors."""
+        """Run as in typer, with messages and exit codes for errors."""
         given = list(sys.argv[1:] if args is None else args)
         if not standalone_mode:
             return super().main(given, prog_name, complete_var, standalone_mode=False, **extra)
-        # A failure to parse comes before any option has a value, so the line itself is asked.
+        # When parsing fails, no option has a value yet, so look for --json in the arguments.
         as_json = "--json" in (given[: given.index("--")] if "--" in given else given)
-        if isinstance(sys.stdout, io.TextIOWrapper):  # messages may hold what a terminal of another encoding has not
+        if isinstance(sys.stdout, io.TextIOWrapper):  # the terminal's encoding may lack characters of messages
             sys.stdout.reconfigure(errors="backslashreplace")
         try:
             code = super().main(given, prog_name, complete_var, standalone_mode=False, **extra)
@@ -208,7 +210,7 @@ def _report_usage(error: typer.TyperException, *, as_json: bool) -> int:
     message = error.format_message()
     context = getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError":
-        typer.echo(message, err=True)  # a bare 'brokerless' gets the help
+        typer.echo(message, err=True)  # 'brokerless' without arguments prints the help
         return error.exit_code
     if context is not None:
         message = f"{message.rstrip('.')}. See '{context.command_path} --help'."
@@ -220,7 +222,7 @@ def _discard_stdout() -> None:
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError):
-        return  # no file behind it, so nothing to close
+        return  # not a file, so there is nothing to redirect
 
 
 def _print_version(wanted: bool) -> None:
@@ -230,13 +232,13 @@ def _print_version(wanted: bool) -> None:
 
 
 def help_of(verb: Callable[..., object]) -> str:
-    """A verb's docstring, its paragraphs without the line breaks of the source, which the help would keep."""
+    """Return a verb's docstring with each paragraph on one line, because the help would keep line breaks."""
     paragraphs = inspect.cleandoc(verb.__doc__ or "").split("\n\n")
     return "\n\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs)
 
 
 def examples(*lines: str) -> str:
-    """The examples at the end of a verb's help; the blank lines keep each on its own line there."""
+    """Return the examples for the end of a verb's help; blank lines keep each on its own line."""
     return "\n\n".join(["Examples:", *(f"  {line}".replace("[", r"\[") for line in lines)])
 
 
@@ -249,7 +251,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
     epilog=examples(
-        "brokerless demo   (the whole thing, once)",
+        "brokerless demo   (runs the complete example once)",
         "brokerless up   (an S3 server on this machine, in the background)",
         'brokerless topics create clicks --schema "user string, page string"',
         'echo \'{"user": "ada", "page": "/"}\' | brokerless produce clicks',
@@ -269,5 +271,5 @@ def root(
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Serverless streaming on object storage: topics are Delta tables, an offset is a place in a log, no broker."""
+    """Serverless streaming on object storage: topics are Delta tables, an offset is a log position, no broker."""
     ctx.obj = Common(profile, root, as_json)

@@ -1,4 +1,4 @@
-"""``brokerless cost``: a month's bill from a workload, beside what the alternatives would cost."""
+"""``brokerless cost``: estimate the monthly bill of a workload, and compare it with alternatives."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _OUTPUT: Final = "Prices and output"
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the verb to the command."""
+    """Add the verb to the command."""
     app.command(
         help=help_of(cost),
         epilog=examples(
             "brokerless cost",
             "brokerless cost --messages-per-s 10000 --message-bytes 500 --commits-per-s 1",
-            "brokerless cost --messages-per-s 0   (what it costs while idle)",
+            "brokerless cost --messages-per-s 0   (the cost while idle)",
             "brokerless cost --messages-per-s 200 --hours-per-day 8 --door url --engine emr-serverless",
-            "brokerless cost --engine own --commits-per-s 50 --commit-interval 20ms   (real-time mode at its fastest)",
-            "brokerless cost --engine none --readers 3 --idle-poll-s 0.01   (no pipeline, hasty readers)",
+            "brokerless cost --engine own --commits-per-s 50 --commit-interval 20ms   (fast real-time mode)",
+            "brokerless cost --engine none --readers 3 --idle-poll-s 0.01   (no pipeline, readers that poll often)",
             "brokerless cost --storage-class express --details",
             "brokerless cost --show-prices --json | tee prices.json",
             "brokerless cost --price-file prices.json --json",
@@ -53,38 +53,39 @@ def cost(
         typer.Option(
             "--messages-per-s",
             metavar="N",
-            help="Messages a second while they come; 0 is idle.",
+            help="Messages per second while producers send; 0 is idle.",
             rich_help_panel=_MESSAGES,
         ),
     ] = _DEFAULT.messages_per_s,
     message_bytes: Annotated[
-        int, typer.Option("--message-bytes", metavar="BYTES", help="Of one message.", rich_help_panel=_MESSAGES)
+        int, typer.Option("--message-bytes", metavar="BYTES", help="Size of a message.", rich_help_panel=_MESSAGES)
     ] = _DEFAULT.message_bytes,
     hours_per_day: Annotated[
         float,
         typer.Option(
             "--hours-per-day",
             metavar="HOURS",
-            help="How long messages come each day. What runs or polls does so all day.",
+            help="Hours per day in which producers send. Pipelines and readers run all day.",
             rich_help_panel=_MESSAGES,
         ),
     ] = _DEFAULT.hours_per_day,
     topics: Annotated[
-        int, typer.Option("--topics", metavar="N", help="That producers write to.", rich_help_panel=_TABLES)
+        int, typer.Option("--topics", metavar="N", help="Topics that producers write to.", rich_help_panel=_TABLES)
     ] = _DEFAULT.topics,
     partitions: Annotated[
-        int, typer.Option("--partitions", metavar="N", help="Of each such topic.", rich_help_panel=_TABLES)
+        int, typer.Option("--partitions", metavar="N", help="Partitions of each such topic.", rich_help_panel=_TABLES)
     ] = _DEFAULT.partitions,
     producers: Annotated[
-        int, typer.Option("--producers", metavar="N", help="That commit on their own.", rich_help_panel=_TABLES)
+        int,
+        typer.Option("--producers", metavar="N", help="Producers, each with its own commits.", rich_help_panel=_TABLES),
     ] = _DEFAULT.producers,
     commits_per_s: Annotated[
         float,
         typer.Option(
             "--commits-per-s",
             metavar="N",
-            help="Of each producer, at most: 1 / linger_s. Each is two PUTs; the pipeline follows as far as its "
-            "--commit-interval lets it.",
+            help="Most commits per second of each producer: 1 / linger_s. A commit is two PUTs; the pipeline commits "
+            "as often, limited by --commit-interval.",
             rich_help_panel=_TABLES,
         ),
     ] = _DEFAULT.commits_per_s,
@@ -92,25 +93,27 @@ def cost(
         Door,
         typer.Option(
             "--door",
-            help="How messages come: by producers with the library, or through the ingest function, one run a commit.",
+            help="The source of messages: producers with the library, or the ingest function with one run per commit.",
             rich_help_panel=_TABLES,
         ),
     ] = _DEFAULT.door,
     readers: Annotated[
-        int, typer.Option("--readers", metavar="N", help="Of what comes out.", rich_help_panel=_TABLES)
+        int, typer.Option("--readers", metavar="N", help="Readers of the output.", rich_help_panel=_TABLES)
     ] = _DEFAULT.readers,
     idle_poll_s: Annotated[
         float,
         typer.Option(
             "--idle-poll-s",
             metavar="SECONDS",
-            help="The longest time between two looks of a reader; 0.01 polls each 10 ms, always.",
+            help="The longest time between two polls of a reader; with 0.01 it polls every 10 ms, also when idle.",
             rich_help_panel=_TABLES,
         ),
     ] = _DEFAULT.idle_poll_s,
     retention_days: Annotated[
         float,
-        typer.Option("--retention-days", metavar="DAYS", help="How long messages are kept.", rich_help_panel=_TABLES),
+        typer.Option(
+            "--retention-days", metavar="DAYS", help="How long messages are retained.", rich_help_panel=_TABLES
+        ),
     ] = _DEFAULT.retention_days,
     storage_class: Annotated[
         StorageClass, typer.Option("--storage-class", help="S3 Standard or Express One Zone.", rich_help_panel=_TABLES)
@@ -119,8 +122,8 @@ def cost(
         Engine,
         typer.Option(
             "--engine",
-            help="What runs the pipeline; own: a machine that is not in the bill; none: readers read the topics "
-            "themselves.",
+            help="What runs the pipeline; own: your own machine, which is not in the bill; none: no pipeline, readers "
+            "read the topics.",
             rich_help_panel=_STAGE,
         ),
     ] = _DEFAULT.engine,
@@ -129,8 +132,8 @@ def cost(
         typer.Option(
             "--commit-interval",
             metavar="TIME",
-            help="Least time between two commits of the pipeline, as 20ms or 1s. Default: 100ms in real-time mode, "
-            f"which own has; Glue and EMR Serverless run micro-batches, up to {BATCHES_PER_S:g} a second.",
+            help="Shortest time between two commits of the pipeline, such as 20ms or 1s. Default: 100ms in real-time "
+            f"mode (own); Glue and EMR Serverless run micro-batches, up to {BATCHES_PER_S:g} per second.",
             show_default=False,
             rich_help_panel=_STAGE,
         ),
@@ -140,8 +143,8 @@ def cost(
         typer.Option(
             "--workers",
             metavar="N",
-            help="Of the pipeline, its driver included. By default as many as the messages need: "
-            f"{EXECUTOR_MESSAGES_PER_S:,} a second for each 2 vCPU beside the driver.",
+            help="Workers of the pipeline, including the driver. Default: as many as the messages need, with "
+            f"{EXECUTOR_MESSAGES_PER_S:,} per second for each 2 vCPU besides the driver.",
             show_default=False,
             rich_help_panel=_STAGE,
         ),
@@ -156,21 +159,31 @@ def cost(
         ),
     ] = _DEFAULT.worker_type,
     kms: Annotated[
-        bool, typer.Option("--kms/--no-kms", help="The bucket has a key of its own.", rich_help_panel=_STAGE)
+        bool,
+        typer.Option(
+            "--kms/--no-kms", help="Include encryption with the bucket's own KMS key.", rich_help_panel=_STAGE
+        ),
     ] = _DEFAULT.kms,
     monitoring: Annotated[
         bool,
-        typer.Option("--monitoring/--no-monitoring", help="Metrics, alarms and a dashboard.", rich_help_panel=_STAGE),
+        typer.Option(
+            "--monitoring/--no-monitoring", help="Include metrics, alarms and a dashboard.", rich_help_panel=_STAGE
+        ),
     ] = _DEFAULT.monitoring,
     canary: Annotated[
-        bool, typer.Option("--canary/--no-canary", help="A message each minute, measured.", rich_help_panel=_STAGE)
+        bool,
+        typer.Option(
+            "--canary/--no-canary",
+            help="Include a canary, which measures one message per minute.",
+            rich_help_panel=_STAGE,
+        ),
     ] = _DEFAULT.canary,
     sweep_every_h: Annotated[
         float,
         typer.Option(
             "--sweep-every-h",
             metavar="HOURS",
-            help="How often maintenance looks for orphaned objects, which lists all of them.",
+            help="Hours between two searches of maintenance for orphaned objects, which list all objects.",
             rich_help_panel=_STAGE,
         ),
     ] = _DEFAULT.sweep_every_h,
@@ -178,7 +191,7 @@ def cost(
         bool,
         typer.Option(
             "--packed/--single",
-            help="Kinesis: a record for what would be a commit here, or for each message.",
+            help="For Kinesis: one record per commit, or one per message.",
             rich_help_panel=_STAGE,
         ),
     ] = _DEFAULT.packed,
@@ -187,8 +200,8 @@ def cost(
         typer.Option(
             "--price-file",
             metavar="FILE",
-            help="Other prices, in the form that --show-prices --json prints: all of them, or with "
-            '"others": "as published" in it some.',
+            help="A file with other prices, in the format of --show-prices --json. To change only some prices, add "
+            '"others": "as published" to it.',
             show_default=False,
             rich_help_panel=_OUTPUT,
         ),
@@ -197,7 +210,7 @@ def cost(
         bool, typer.Option("--show-prices", help="Print the prices with their sources.", rich_help_panel=_OUTPUT)
     ] = False,
     details: Annotated[
-        bool, typer.Option("--details", help="Each alternative item by item, too.", rich_help_panel=_OUTPUT)
+        bool, typer.Option("--details", help="Show the items of each alternative, too.", rich_help_panel=_OUTPUT)
     ] = False,
     profile: ProfileOption = None,
     root: RootOption = None,
@@ -205,8 +218,8 @@ def cost(
 ) -> None:
     """Estimate a month's bill, beside Kafka on MSK, Kinesis and SQS.
 
-    By list prices, from what the workload does: each commit is two PUTs, each look for the next one a GET. It asks
-    nothing of AWS. docs/cost.md has the model, and says where the others are cheaper.
+    The estimate uses list prices and counts requests: a commit is two PUTs, a poll is one GET. It sends no request to
+    AWS. docs/cost.md describes the model, and says when the alternatives are cheaper.
     """
     as_json = common(ctx, profile, root, as_json).as_json
     from brokerless.cost.estimate import claims, estimates
@@ -256,7 +269,7 @@ def _seconds(text: str | None) -> float | None:
 def _show(
     workload: Workload, prices: Prices, found: Sequence[Estimate], said: Sequence[Claim], *, details: bool
 ) -> None:
-    print(f"List prices of {prices.region}, {prices.as_of}, by the month of 730 hours; calculated, not billed.\n")
+    print(f"List prices of {prices.region}, {prices.as_of}, for a month of 730 hours; calculated, not billed.\n")
     for estimate in found if details else found[:1]:
         rows = [(item.name, _usd(item.usd_per_month), item.how) for item in estimate.bill.items]
         total = ("together", _usd(estimate.bill.usd_per_month), "")
@@ -265,16 +278,18 @@ def _show(
     print_table(
         ("way", "USD a month", "USD per million messages"),
         [(e.name, _usd(e.bill.usd_per_month), _per_million(e.usd_per_million(workload))) for e in ranked],
-        title="The cheapest first",
+        title="Cheapest first",
     )
     from brokerless.cost.estimate import NOBODYS
 
-    print("Not in them:")
+    print("Not included:")
     for estimate in ranked:
         print(f"- {estimate.name}: {'; '.join(estimate.excludes)}.")
     print(f"- All: {'; '.join(NOBODYS)}.")
     for claim in said:
-        print(f"Claimed by others, not computed: {claim.name}, {claim.said} ({claim.source}, {claim.as_of}).")
+        print(
+            f"Claims of other vendors, not computed here: {claim.name}, {claim.said} ({claim.source}, {claim.as_of})."
+        )
 
 
 def _show_prices(prices: Prices, *, as_json: bool) -> None:

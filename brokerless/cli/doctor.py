@@ -1,4 +1,4 @@
-"""``brokerless doctor``: what is needed, what is there, and how to mend the difference."""
+"""``brokerless doctor``: check what brokerless needs, and say how to fix what is missing."""
 
 from __future__ import annotations
 
@@ -53,21 +53,21 @@ Verdict = Literal["ok", "warn", "fail", "skip"]
 _PYTHONS: Final = ((3, 11), (3, 13))
 _MIB: Final = 2**20
 _DISK_FAIL: Final = 64 * _MIB
-"""As the local servers: below it, they start and then fail in the middle of a commit."""
+"""The limit of the local servers in bytes: below it, they start and then fail in the middle of a commit."""
 _DISK_WARN: Final = 1024 * _MIB
-"""Spark's scratch, a spool of a large input and a laptop's test data need room."""
+"""Bytes for Spark's scratch files, the spool of a large input and test data."""
 
 SKEW_WARN_S: Final = 1.0
-"""Latencies compare the producer's clock with the reader's, so a second of skew drowns every latency that is measured
-here. The store's own clock stands in for all other machines."""
+"""Latencies compare the producer's clock with the reader's, so a second of skew makes all of them useless. The store's
+clock represents all other machines."""
 
 SKEW_FAIL_S: Final = 900.0
-"""AWS refuses requests that are signed more than 15 minutes away from its clock (RequestTimeTooSkewed)."""
+"""AWS refuses requests whose signature differs from its clock by more than 15 minutes (RequestTimeTooSkewed)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     verdict: Verdict
@@ -76,7 +76,7 @@ class Check:
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the verb to the command."""
+    """Add the verb to the command."""
     app.command(
         help=help_of(doctor),
         epilog=examples("brokerless doctor", "brokerless doctor --profile aws --root s3://bucket/prefix"),
@@ -88,9 +88,9 @@ def doctor(
 ) -> None:
     """Check Java, Python, packages, ports, disk, credentials, bucket, clock, store and logs; exit 1 if something fails.
 
-    The store is asked to create one small object twice, which is how commits are kept apart; it stays as
-    _brokerless/_probe. Each log is listed behind its last checkpoint, to see whether entries are missing: one GET and
-    one LIST, at most ten.
+    The check of conditional PUT creates the small object _brokerless/_probe twice; the second attempt must fail, and
+    the object stays. The check of logs looks for missing entries after the last checkpoint of each log, with one GET
+    and one to ten LISTs per log.
     """
     options = common(ctx, profile, root, as_json)
     checks: list[Check] = []
@@ -107,7 +107,7 @@ def doctor(
 
 
 def diagnose(options: Common) -> Iterator[Check]:
-    """All checks, in the order in which they build on each other."""
+    """Yield the results of all checks, in the order in which they depend on each other."""
     yield _python()
     yield _packages()
     yield _java()
@@ -134,17 +134,19 @@ def _python() -> Check:
         "python",
         "fail",
         f"{text} at {sys.executable}; Glue and EMR Serverless run {low[0]}.{low[1]} to {high[0]}.{high[1]}",
-        "Make the environment with one of these: make setup PYTHON=python3.11",
+        "Create the environment with one of these versions: make setup PYTHON=python3.11",
     )
 
 
 def _packages() -> Check:
-    """Installed versions against the pins of this very package; a pin is written once, in pyproject.toml."""
+    """Compare installed versions with the pins of the installed brokerless package."""
     wanted: dict[str, str] = {}
     try:
         requirements = importlib.metadata.requires("brokerless") or []
     except importlib.metadata.PackageNotFoundError:
-        return Check("packages", "warn", "brokerless is not installed, so its pins are unknown", "make setup")
+        return Check(
+            "packages", "warn", "brokerless is not installed, so its pinned versions are unknown", "make setup"
+        )
     for requirement in requirements:
         match = re.match(r"([A-Za-z0-9._-]+)\s*==\s*([^\s;,]+)", requirement)
         if match and match[1].lower() in {"pyspark", "delta-spark", "deltalake", "obstore", "ministack"}:
@@ -179,12 +181,12 @@ def _java() -> Check:
     try:
         home = find_java_home(environment())
     except ConfigError as error:
-        return Check("java", "fail", str(error), "Producers and readers do without; pipelines need it.")
+        return Check("java", "fail", str(error), "Producers and readers do not need it; pipelines do.")
     return Check("java", "ok", str(home))
 
 
 def _loopback() -> Check:
-    """Spark, its workers and the local server all talk by way of the loopback interface."""
+    """Check that loopback connections work: Spark, its workers and the local server use them."""
     from brokerless.local.background import status
     from brokerless.local.processes import HOST, free_port
 
@@ -209,16 +211,16 @@ def _loopback() -> Check:
 def _disk() -> Iterator[Check]:
     folders = {"scratch disk": Path(tempfile.gettempdir()), "state disk": state_dir().absolute()}
     fixes = {
-        "scratch disk": "Make room there, or set TMPDIR.",
-        "state disk": "Make room there, or set BROKERLESS_STATE_DIR.",
+        "scratch disk": "Free some space there, or set TMPDIR.",
+        "state disk": "Free some space there, or set BROKERLESS_STATE_DIR.",
     }
     for name, folder in folders.items():
-        place = folder
-        while not place.exists():
-            place = place.parent
+        existing = folder
+        while not existing.exists():
+            existing = existing.parent
         try:
-            free = shutil.disk_usage(place).free
-            with tempfile.TemporaryFile(dir=place):
+            free = shutil.disk_usage(existing).free
+            with tempfile.TemporaryFile(dir=existing):
                 pass
         except OSError as error:
             yield Check(name, "fail", f"{folder} cannot be written: {error.strerror or error}", fixes[name])
@@ -228,7 +230,7 @@ def _disk() -> Iterator[Check]:
 
 
 def _settings(settings: Settings, dotenv: Path = Path(".env")) -> Check:
-    """What is used; a file with a secret that others on this machine can read is worth a warning."""
+    """Show the settings, with a warning if other users can read a ``.env`` file with a secret."""
     text = f"profile {settings.profile}, topics in {settings.root}"
     with contextlib.suppress(OSError):  # no such file
         if dotenv.stat().st_mode & 0o077 and "SECRET" in dotenv.read_text(encoding="utf-8-sig"):
@@ -243,7 +245,7 @@ def _store(settings: Settings) -> Iterator[Check]:
     on_s3 = settings.root.startswith("s3://")
     endpoint = settings.endpoint or (f"https://s3.{settings.region}.amazonaws.com" if on_s3 else None)
     if endpoint is None:
-        yield Check("endpoint", "skip", f"{settings.root} needs none")
+        yield Check("endpoint", "skip", f"{settings.root} needs no endpoint")
         yield Check("clock", "skip", "no server to compare with")
     else:
         reached = _endpoint(endpoint)
@@ -268,25 +270,25 @@ def _clock(endpoint: str) -> Check:
     try:
         skew, error_s = clock_skew(endpoint)
     except (OSError, http.client.HTTPException, ValueError, TypeError) as error:
-        return Check("clock", "warn", f"{endpoint} did not tell its time ({error})", "Compare the clocks by hand.")
+        return Check("clock", "warn", f"{endpoint} did not return its time ({error})", "Compare the clocks yourself.")
     text = f"the store's clock is {abs(skew):.1f} s {'ahead' if skew > 0 else 'behind'} (within {error_s:.1f} s)"
-    fix = "Set this machine's clock by NTP: requests are signed and latencies measured with it."
-    # Only what cannot be the header's coarseness is held against the clock.
+    fix = "Synchronise this machine's clock by NTP: it is used to sign requests and to measure latencies."
+    # The part of the difference that may come from the header's low resolution is ignored.
     sure = abs(skew) - error_s
     if sure >= SKEW_FAIL_S:
         return Check("clock", "fail", text + "; requests are refused", fix)
     if sure > SKEW_WARN_S:
-        return Check("clock", "warn", text + "; latencies will be wrong by that", fix)
+        return Check("clock", "warn", text + "; measured latencies are wrong by as much", fix)
     return Check("clock", "ok", text)
 
 
 def clock_skew(endpoint: str, *, now: Callable[[], float] = time.time) -> tuple[float, float]:
-    """How far the server's clock is ahead of this one, and how sure that is, both in seconds.
+    """Return by how many seconds the server's clock is ahead of this one, and the error of that value in seconds.
 
-    The ``Date`` header has whole seconds, cut off, and the answer was made some time between request and arrival.
+    The ``Date`` header has whole seconds, rounded down, and was set between request and answer.
 
     Raises:
-        OSError, HTTPException, ValueError, TypeError: no answer, or one without a date.
+        OSError, HTTPException, ValueError, TypeError: there was no answer, or one without a date.
     """
     parts = urlsplit(endpoint)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
@@ -305,7 +307,7 @@ def clock_skew(endpoint: str, *, now: Callable[[], float] = time.time) -> tuple[
 
 
 def _access(settings: Settings, store: Store, probe: Callable[[Store], None]) -> Iterator[Check]:
-    source = "from the environment" if settings.access_key else "from the platform's chain"
+    source = "from the environment" if settings.access_key else "from the platform's credential chain"
     local = settings.profile != "aws"
     try:
         folders = store.folders()
@@ -341,7 +343,7 @@ def _access(settings: Settings, store: Store, probe: Callable[[Store], None]) ->
 
 
 def _logs(store: Store, folders: Sequence[str]) -> Check:
-    """Whether entries are missing: each log behind its last checkpoint, several at a time."""
+    """Check all logs for missing entries after their last checkpoints, several logs at a time."""
     from brokerless.log.log import read_pool
     from brokerless.schema import is_table, split_table
     from brokerless.verify.holes import find_hole
@@ -361,12 +363,12 @@ def _logs(store: Store, folders: Sequence[str]) -> Check:
             "logs",
             "fail",
             _first(holes.values()),
-            "Restore what is missing from a replica or a backup; see 'brokerless verify "
-            f"{topics[0]}'{' and the others' if len(topics) > 1 else ''}. Remove nothing meanwhile.",
+            "Restore the missing entries from a replica or a backup; see 'brokerless verify "
+            f"{topics[0]}'{' and the others' if len(topics) > 1 else ''}. Delete nothing until then.",
         )
     if failed := [error for _, error in found.values() if error]:
-        return Check("logs", "warn", f"not all logs could be looked at: {_first(failed)}")
-    return Check("logs", "ok", f"{len(tables):,} looked at: no entries are missing behind the last checkpoint")
+        return Check("logs", "warn", f"not all logs could be checked: {_first(failed)}")
+    return Check("logs", "ok", f"{len(tables):,} checked: no entries are missing after the last checkpoint")
 
 
 def _first(problems: Iterable[str]) -> str:
@@ -375,7 +377,7 @@ def _first(problems: Iterable[str]) -> str:
 
 
 class _Look:
-    """Shows that something is going on, on a terminal."""
+    """A progress display on a terminal."""
 
     def __init__(self, options: Common) -> None:
         self._live = sys.stderr.isatty() and not options.as_json

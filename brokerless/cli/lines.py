@@ -1,9 +1,8 @@
-"""JSON lines into Arrow tables that fit a topic, checked to the last line before the first message is sent.
+"""JSON lines as Arrow tables for a topic; the whole input is checked before the first message is sent.
 
-"Bad input writes nothing" needs the whole input to be read before anything goes out. So the first pass turns the lines
-into Arrow, chunk by chunk, and keeps that in a spool: in memory while it is small, in the temporary folder (``TMPDIR``)
-beyond. The second pass reads the spool. Memory stays bounded, nothing is parsed twice, and a file that changes in
-between does no harm.
+The first pass converts the lines to Arrow in chunks and stores them in a spool: in memory while it is small, then in
+the temporary folder (``TMPDIR``). The second pass reads the spool. So invalid input writes nothing, memory is bounded,
+no line is parsed twice, and a file that changes between the passes does no harm.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from brokerless.schema import Schema
 
 MAX_LINE_BYTES: Final = 8 * 2**20
-"""Far above any message that belongs into a stream (1 MB passes), far below what one line may take of the memory."""
+"""The longest line: much more than a message should have, and little compared with the memory of a machine."""
 
 CHUNK_ROWS: Final = 10_000
 _CHUNK_BYTES: Final = 4 * 2**20
@@ -34,19 +33,19 @@ _IN_MEMORY_BYTES: Final = 16 * 2**20
 
 
 class Spool:
-    """The messages of an input, checked; a context manager.
+    """The checked messages of an input; a context manager.
 
     Args:
         lines: the input, in bytes.
-        source: what to call it in errors.
-        topic: whose messages they are, also for errors.
-        schema: what each line must have.
-        on_progress: called now and then with the number of messages so far.
+        source: the name of the input in errors.
+        topic: the topic's name, for errors.
+        schema: the columns of each line.
+        on_progress: called after each chunk with the number of messages so far.
 
     Raises:
         MessageError: a line that is not JSON, not an object, too long, or holds a value of a wrong type.
         SchemaError: a line with an unknown column, or without one that the topic has (null must be written).
-        ConfigError: no room for the spool.
+        ConfigError: the disk is full.
     """
 
     def __init__(
@@ -76,7 +75,7 @@ class Spool:
             raise
 
     def tables(self) -> Iterator[Table]:
-        """The messages, in order, in tables of bounded size; from the beginning at each call."""
+        """Yield the messages, in order, in tables of bounded size; each call begins at the first message."""
         self._file.seek(0)
         for _ in range(self._chunks):
             yield Table.from_arrow(read_ipc_stream(self._file))
@@ -100,7 +99,7 @@ def _tables(lines: IO[bytes], source: str, topic: str, schema: Schema) -> Iterat
         if len(line) > MAX_LINE_BYTES:
             raise MessageError(
                 f"{source}, line {number} is longer than {MAX_LINE_BYTES} bytes (8 MiB), the limit of one message. "
-                "Put large content into an object of its own and send its address."
+                "Store large content in a separate object and send its URL."
             )
         if not line.strip():
             continue
@@ -118,7 +117,7 @@ def _table(reader: RowReader, rows: list[dict[str, Any]], numbers: list[int], so
     table = reader.table(rows, lambda row: f"{source}, line {numbers[row]}")
     if any(PRODUCED_AT in row for row in rows):
         return table
-    # The producer stamps the time when it takes the messages, not when they were checked.
+    # The producer sets the time when it receives the messages, not when they are checked.
     return table.select(list(reader.schema.names))
 
 
@@ -126,7 +125,7 @@ def _spool_error(error: OSError) -> UsageError | OSError:
     if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
         return error
     return ConfigError(
-        f"The temporary folder {tempfile.gettempdir()} is full ({error.strerror}); the input is kept there until it "
-        "is checked. Make room, set TMPDIR to a folder on another disk, or send the input in parts. "
+        f"The temporary folder {tempfile.gettempdir()} is full ({error.strerror}); the input is stored there until it "
+        "is checked. Free some space, set TMPDIR to a folder on another disk, or send the input in parts. "
         "Nothing was written to the topic."
     )

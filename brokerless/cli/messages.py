@@ -31,16 +31,16 @@ Format = Literal["table", "jsonl", "csv"]
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.", show_default=False)]
 
 _FROM_HELP = (
-    "Where to begin: beginning, latest, an offset such as 12:3 (of every partition that is read), a time with a UTC "
-    "offset such as 2026-11-21T09:00:00+00:00, or @FILE with what an export with --json printed, to go on there."
+    "Where to begin: beginning, latest, an offset such as 12:3 (for all partitions), a time with a UTC offset such as "
+    "2026-11-21T09:00:00+00:00, or @FILE with the output of export --json, to continue there."
 )
-_REWRITES_HELP = "Go on where another engine deleted or updated rows; those that it kept come once more."
-_CELL = 40  # columns of a terminal that one cell of a streaming table may take
-_WIDER = 8  # a column that must grow grows to a multiple of this: few headers, also for growing numbers
+_REWRITES_HELP = "Continue if another engine deleted or updated rows; unchanged rows of the same files are read again."
+_CELL = 40  # the widest cell of a streaming table, in characters
+_WIDER = 8  # columns grow to multiples of this, so that the header is rarely printed again
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the verbs to the command."""
+    """Add the verbs to the command."""
     app.command(
         help=help_of(produce),
         epilog=examples(
@@ -61,7 +61,7 @@ def register(app: typer.Typer) -> None:
         help=help_of(export),
         epilog=examples(
             "brokerless export timezone_unified results.csv --expect 10 --timeout 60",
-            "brokerless export clicks clicks.parquet --once --json   (keep it in position.json)",
+            "brokerless export clicks clicks.parquet --once --json   (save the output in position.json)",
             "brokerless export clicks more.parquet --once --from @position.json",
         ),
     )(export)
@@ -73,25 +73,31 @@ def produce(
     topic: TopicName,
     file: Annotated[
         Path | None,
-        typer.Option("--file", "-f", metavar="FILE", help="JSON lines to send; standard input otherwise, or for '-'."),
+        typer.Option(
+            "--file", "-f", metavar="FILE", help="A file of JSON lines to send; default, and '-': standard input."
+        ),
     ] = None,
     key: Annotated[
         str | None,
-        typer.Option("--key", metavar="COLUMN", help="The column that decides the partition; in turn otherwise."),
+        typer.Option(
+            "--key", metavar="COLUMN", help="The column that selects the partition; default: all partitions in turn."
+        ),
     ] = None,
     producer_id: Annotated[
         str | None,
-        typer.Option("--producer-id", metavar="ID", help="A lasting name: an older producer that has it is stopped."),
+        typer.Option(
+            "--producer-id", metavar="ID", help="A stable name; it fences an older producer with the same name."
+        ),
     ] = None,
     profile: ProfileOption = None,
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Send messages, one JSON object a line, each with all the topic's columns.
+    """Send messages: one JSON object per line, each with all columns of the topic.
 
-    The whole input is checked before the first message is sent: one bad line, and nothing is written. So an input
-    without an end is not for this command. Blank lines are skipped; a line may have 8 MiB. At the end it shows which
-    offsets were acknowledged: those messages are committed.
+    The whole input is checked before the first message is sent: with one invalid line, nothing is written. So the input
+    must have an end. Blank lines are skipped; a line may have 8 MiB. At the end the command shows the acknowledged
+    offsets; those messages are committed.
     """
     options = common(ctx, profile, root, as_json)
     settings = options.settings()
@@ -131,7 +137,7 @@ def _open(file: Path | None, stack: contextlib.ExitStack) -> tuple[IO[bytes], st
 
 
 def _send(producer: Producer, tables: Iterator[Table], total: int) -> tuple[list[Ack], BrokerlessError | None]:
-    """Sends all tables; returns what was acknowledged, and the first failure, after which nothing more is sent."""
+    """Send all tables until the first failure; return the acknowledgements and that failure."""
     acks: list[Ack] = []
     failure: BrokerlessError | None = None
     waiting: list[Future[tuple[Ack, ...]]] = []
@@ -192,27 +198,25 @@ def tail(
     topic: TopicName,
     start: Annotated[
         str | None,
-        typer.Option("--from", metavar="PLACE", help=f"{_FROM_HELP} Default: latest, and with --once beginning."),
+        typer.Option("--from", metavar="POSITION", help=f"{_FROM_HELP} Default: latest; with --once: beginning."),
     ] = None,
-    maximum: Annotated[
-        int | None, typer.Option("--max", metavar="N", min=0, help="Stop after so many messages.")
-    ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Stop at the present end of the topic.")] = False,
+    maximum: Annotated[int | None, typer.Option("--max", metavar="N", min=0, help="Stop after N messages.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="Stop at the current end of the topic.")] = False,
     form: Annotated[
         Format | None,
-        typer.Option("--format", help="Default: table on a terminal, jsonl otherwise and with --json."),
+        typer.Option("--format", help="Default: table on a terminal; jsonl otherwise and with --json."),
     ] = None,
-    partition: Annotated[int | None, typer.Option("--partition", metavar="P", help="Only this partition.")] = None,
+    partition: Annotated[int | None, typer.Option("--partition", metavar="P", help="Read only this partition.")] = None,
     offsets: Annotated[bool, typer.Option("--offsets", help="Show each message's partition and offset.")] = False,
     accept_rewrites: Annotated[bool, typer.Option("--accept-rewrites", help=_REWRITES_HELP)] = False,
     profile: ProfileOption = None,
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show messages as they come, until Ctrl-C.
+    """Show messages as they arrive, until Ctrl-C.
 
-    Reading takes nothing away and disturbs nobody. The csv format is the one of 'brokerless export', with
-    _produced_at, and without time and diff.
+    Reading removes no messages and does not affect other readers. The csv format is that of 'brokerless export', with
+    _produced_at and without time and diff.
     """
     options = common(ctx, profile, root, as_json)
     begin = _start(start or ("beginning" if once else "latest"))
@@ -246,7 +250,8 @@ def _start(text: str) -> Start | SavedPosition:
         return SavedPosition.parse(Path(text[1:]).read_text(encoding="utf-8"), source=text[1:])
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"Cannot read the position in {text[1:]} ({getattr(error, 'strerror', None) or error})."
+            f"Cannot read the position in {text[1:]} ({getattr(error, 'strerror', None) or error}); name a file with "
+            "the output of 'brokerless export ... --json'."
         ) from None
 
 
@@ -259,7 +264,7 @@ def _printer(form: Format, *, offsets: bool) -> Callable[[Batch, Table], None]:
     def names_of(data: Table) -> list[str]:
         return [*data.column_names, *(["_partition", "_offset"] if offsets else [])]
 
-    def places(batch: Batch, rows: int) -> list[tuple[str, str]]:
+    def offsets_of(batch: Batch, rows: int) -> list[tuple[str, str]]:
         first = batch.first_index
         return [(str(batch.partition), f"{batch.version}:{i}") for i in range(first, first + rows)]
 
@@ -268,7 +273,7 @@ def _printer(form: Format, *, offsets: bool) -> Callable[[Batch, Table], None]:
         if offsets:
             lines = [
                 f'{line[:-1]}, "_partition": {partition}, "_offset": "{offset}"}}'
-                for line, (partition, offset) in zip(lines, places(batch, data.num_rows), strict=True)
+                for line, (partition, offset) in zip(lines, offsets_of(batch, data.num_rows), strict=True)
             ]
         sys.stdout.write("".join(line + "\n" for line in lines))
 
@@ -280,17 +285,17 @@ def _printer(form: Format, *, offsets: bool) -> Callable[[Batch, Table], None]:
         if offsets:
             lines = [
                 f'{line},"{partition}","{offset}"'
-                for line, (partition, offset) in zip(lines, places(batch, data.num_rows), strict=True)
+                for line, (partition, offset) in zip(lines, offsets_of(batch, data.num_rows), strict=True)
             ]
         sys.stdout.write("".join(line + "\n" for line in lines))
 
     def show_table(batch: Batch, data: Table) -> None:
         rows = [[printable(cell) for cell in row] for row in _cells(data)]
         if offsets:
-            rows = [[*row, *place] for row, place in zip(rows, places(batch, data.num_rows), strict=True)]
+            rows = [[*row, *offset] for row, offset in zip(rows, offsets_of(batch, data.num_rows), strict=True)]
         names = names_of(data)
         needed = [min(_CELL, max(map(len, column))) for column in zip(names, *rows, strict=True)]
-        # Later messages are unknown yet, so the columns grow with them.
+        # The width of later messages is unknown, so the columns grow with them.
         if not widths:
             widths.extend(needed)
             print(_line(names, widths))
@@ -321,34 +326,38 @@ def export(
     topic: TopicName,
     file: Annotated[
         Path,
-        typer.Argument(metavar="FILE", help="Ends in .csv, .jsonl or .parquet; is replaced.", show_default=False),
+        typer.Argument(
+            metavar="FILE",
+            help="The file to write, ending in .csv, .jsonl or .parquet; an existing one is replaced.",
+            show_default=False,
+        ),
     ],
-    start: Annotated[str, typer.Option("--from", metavar="PLACE", help=_FROM_HELP)] = "beginning",
-    once: Annotated[bool, typer.Option("--once", help="Stop at the present end of the topic.")] = False,
+    start: Annotated[str, typer.Option("--from", metavar="POSITION", help=_FROM_HELP)] = "beginning",
+    once: Annotated[bool, typer.Option("--once", help="Stop at the current end of the topic.")] = False,
     expect: Annotated[
         int | None,
-        typer.Option("--expect", metavar="N", min=0, help="Stop after N messages; exit 1 if it is not exactly N."),
+        typer.Option("--expect", metavar="N", min=0, help="Stop after N messages; exit 1 if there are fewer or more."),
     ] = None,
     timeout: Annotated[
         float | None,
-        typer.Option("--timeout", metavar="S", min=0, help="Stop after S seconds; with --expect that is exit 1."),
+        typer.Option("--timeout", metavar="S", min=0, help="Stop after S seconds; with --expect: exit 1."),
     ] = None,
     raw: Annotated[
-        bool, typer.Option("--raw", help="Leave texts in CSV as they are, also those that a spreadsheet would run.")
+        bool, typer.Option("--raw", help="Do not escape CSV texts that a spreadsheet would run as formulas.")
     ] = False,
     accept_rewrites: Annotated[bool, typer.Option("--accept-rewrites", help=_REWRITES_HELP)] = False,
     profile: ProfileOption = None,
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Stream a topic into a file, until Ctrl-C or one of the bounds; the file is complete then.
+    """Stream a topic into a file until Ctrl-C or a limit (--once, --expect, --timeout); then the file is complete.
 
-    CSV is for spreadsheets: all fields quoted, plain decimals, the columns time (the reader's minibatch in
-    milliseconds) and diff (1) added; a text that a spreadsheet would run as a formula gets a ' in front. JSON lines
-    and Parquet hold the messages as they are, with _produced_at. CSV and JSON lines can be followed while they grow.
+    CSV is for spreadsheets: all fields are quoted, decimals are plain, and the columns time (the reader's minibatch in
+    milliseconds) and diff (1) are added; a text that a spreadsheet would run as a formula gets a leading '. JSON lines
+    and Parquet contain the unchanged messages, with _produced_at. CSV and JSON lines can be read while they grow.
 
-    With --json it prints the next offset of each partition and the ids of their tables. The next run goes on there with
-    --from @FILE, and refuses a topic that was deleted and created again.
+    With --json, the command prints the next offset of each partition and the ids of their tables. With --from @FILE,
+    the next run continues there; it refuses a topic that was deleted and created again.
     """
     options = common(ctx, profile, root, as_json)
     begin = _start(start)
@@ -385,10 +394,10 @@ def export(
 
 @contextlib.contextmanager
 def stop_on_signals() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set, instead of what they do otherwise."""
+    """Provide an event that SIGINT and SIGTERM set instead of their usual effect."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield stop  # only the main thread may change handlers
+        yield stop  # only the main thread may change signal handlers
         return
     before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

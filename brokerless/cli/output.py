@@ -1,4 +1,4 @@
-"""How things are shown: data on standard output, progress on standard error, nothing that a message could abuse."""
+"""Output of the command: data on standard output, progress on standard error, no control characters of messages."""
 
 from __future__ import annotations
 
@@ -14,51 +14,51 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
 _SPARSE_S: Final = 5.0
-"""How often a count is written where nobody watches: often enough to see life, too rarely to fill a log."""
+"""Seconds between two lines of progress when standard error is not a terminal: rare enough for a log file."""
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on one line of standard output."""
+    """Print one JSON document on one line of standard output."""
     print(json.dumps(value, ensure_ascii=False))
 
 
 def say(text: str) -> None:
-    """A line about what happens, on standard error."""
+    """Print a line of information on standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None) -> None:
-    """A table on standard output; lines are never cut where it is not a terminal."""
+    """Print a table on standard output; if that is not a terminal, lines are never cut."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     if title:
-        print(printable(title))  # a title of the table's own would be folded to the table's width
+        print(printable(title))  # rich would wrap the table's own title to the table's width
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*(Text(printable(str(cell))) for cell in row))
-    # Piped into a file or another program, eighty columns would be an arbitrary place to fold.
+    # In a file or a pipe, wrapping at 80 columns would be arbitrary.
     Console(width=None if sys.stdout.isatty() else 240, highlight=False).print(table)
 
 
 def printable(text: str) -> str:
-    """The text without control characters, which could move the cursor, retitle the window or hide other lines."""
+    """Replace control characters, which could move the cursor, change the title or hide other lines."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 class Progress:
-    """A running count on standard error: live on a terminal, a line now and then otherwise.
+    """A progress count on standard error: live on a terminal, otherwise a line every few seconds.
 
     Args:
-        what: what is being done.
-        unit: what is counted.
-        total: how many there will be, if that is known.
+        what: the activity.
+        unit: the unit of the count.
+        total: the final count, if it is known.
     """
 
     def __init__(self, what: str, *, unit: str = "messages", total: int | None = None) -> None:
@@ -93,7 +93,7 @@ class Progress:
             self._live.stop()
 
     def update(self, count: int) -> None:
-        """Shows the count, which is the total so far."""
+        """Show the count, which is the total so far."""
         self._count = count
         if self._live is not None:
             self._live.update(self._task, completed=count)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the verbs to the command."""
+    """Add the verbs to the command."""
     app.command(
         help=help_of(up),
         epilog=examples(
@@ -38,7 +38,7 @@ def register(app: typer.Typer) -> None:
 
 
 def state_dir() -> Path:
-    """Where the local server's state is; needs no server, unlike the rest of the settings."""
+    """Return the folder of the local server's state; unlike other settings, this needs no running server."""
     from pathlib import Path
 
     return Path(environment().get(STATE_DIR_ENV) or ".brokerless")
@@ -48,10 +48,10 @@ def up(
     ctx: typer.Context,
     *,
     port: Annotated[
-        int | None, typer.Option("--port", metavar="N", help="The port to listen on; a free one otherwise.")
+        int | None, typer.Option("--port", metavar="N", help="The port to listen on; default: a free one.")
     ] = None,
     minio: Annotated[
-        bool, typer.Option("--minio", help="MinIO instead of the embedded server; as with the profile minio.")
+        bool, typer.Option("--minio", help="Start MinIO instead of the embedded server, as with the profile minio.")
     ] = False,
     profile: ProfileOption = None,
     root: RootOption = None,
@@ -59,8 +59,8 @@ def up(
 ) -> None:
     """Start an S3 server on this machine, in the background, and create the bucket.
 
-    It listens on the loopback interface only. Later commands in this directory find it by themselves; its objects are
-    under .brokerless/ and stay there after 'brokerless down'. If it is running already, nothing changes.
+    It listens on the loopback interface only. Later commands in this directory use it automatically; its objects are
+    under .brokerless/ and stay there after 'brokerless down'. If it is already running, nothing changes.
     """
     options = common(ctx, profile, root, as_json)
     from brokerless.errors import ConfigError
@@ -71,14 +71,14 @@ def up(
     chosen = "minio" if minio else options.profile or environ.get(PROFILE_ENV) or "embedded"
     if chosen not in get_args(Kind):
         raise ConfigError(
-            f"'brokerless up' starts a server on this machine; the profile {chosen!r} has none. Use "
-            f"{' or '.join(get_args(Kind))}, by --profile or {PROFILE_ENV}."
+            f"'brokerless up' starts a server on this machine, and the profile {chosen!r} has no such server. Set "
+            f"--profile or {PROFILE_ENV} to {' or '.join(get_args(Kind))}."
         )
     kind: Kind = "minio" if chosen == "minio" else "embedded"
     if not options.as_json:
         say(f"Starting {'MinIO' if kind == 'minio' else 'the embedded S3 server'} ...")
     state = background.up(state_dir(), kind=kind, port=port, environ=environ)
-    # The server just started is meant, whatever endpoint the environment names.
+    # Use the new server, even if the environment has another endpoint.
     named = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL")
     environ |= {"AWS_ENDPOINT_URL_S3": state.endpoint}
     settings = Settings.load(profile=kind, root=options.root, environ=environ)
@@ -89,10 +89,10 @@ def up(
     say(f"Running: {kind} at {state.endpoint} (pid {state.pid}).")
     say(f"Topics are in {settings.root}; the server keeps their objects in {state.data_dir}.")
     if named and named.rstrip("/") != state.endpoint:
-        say(f"Later commands will not use it, because AWS_ENDPOINT_URL(_S3) names {shown_url(named)}; unset that.")
+        say(f"Later commands will not use it, because AWS_ENDPOINT_URL(_S3) is {shown_url(named)}; unset it.")
     if kind == "minio":
-        say(f"Later commands need {ACCESS_KEY_ENV} and {SECRET_KEY_ENV} as they are now; they are kept nowhere.")
-    say('Next: brokerless topics create clicks --schema "user string, page string"; brokerless down stops it.')
+        say(f"Later commands need the same {ACCESS_KEY_ENV} and {SECRET_KEY_ENV}; they are not stored.")
+    say('Next: brokerless topics create clicks --schema "user string, page string". Stop it: brokerless down.')
 
 
 def down(
@@ -129,5 +129,5 @@ def status(
 
 def _as_dict(state: ServerState) -> dict[str, Any]:
     values = dataclasses.asdict(state)
-    del values["process_start"]  # a number of the system's own, for recognising the process
+    del values["process_start"]  # internal: identifies the process
     return values

@@ -1,4 +1,4 @@
-"""``brokerless topics create|list|describe|delete``."""
+"""``brokerless topics create|list|describe|delete``: manage topics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ topics = typer.Typer(no_args_is_help=True, help="Create, list, describe and dele
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the verbs to the command."""
+    """Add the verbs to the command."""
     topics.command(
         name="create",
         help=help_of(create),
@@ -58,10 +58,11 @@ def create(
         ),
     ],
     partitions: Annotated[
-        int, typer.Option("--partitions", metavar="N", help="How many; each is an ordered log of its own.")
+        int, typer.Option("--partitions", metavar="N", help="Number of partitions; each is a separate ordered log.")
     ] = 1,
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="Accept a topic that is there with this schema and partitions.")
+        bool,
+        typer.Option("--if-not-exists", help="Succeed if the topic exists with this schema and number of partitions."),
     ] = False,
     profile: ProfileOption = None,
     root: RootOption = None,
@@ -69,10 +70,10 @@ def create(
 ) -> None:
     """Create a topic.
 
-    On the profiles embedded and minio a missing bucket is created, too.
+    With the profiles embedded and minio, a missing bucket is created, too.
     """
     options = common(ctx, profile, root, as_json)
-    columns = Schema.parse(schema)  # before anything is asked of the store
+    columns = Schema.parse(schema)  # before the first request to the store
     settings = options.settings()
     from brokerless.topics import create_topic
 
@@ -90,7 +91,7 @@ def list_(
 ) -> None:
     """List the topics.
 
-    One that cannot be described (damaged, half created, a foreign table) is named with its problem.
+    A topic that cannot be described (damaged, not completely created, another tool's table) is listed with its problem.
     """
     options = common(ctx, profile, root, as_json)
     settings = options.settings()
@@ -118,7 +119,7 @@ def describe(
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a topic: its columns, its partitions' tables, and which offsets they hold."""
+    """Show a topic: its columns, and the tables and offsets of its partitions."""
     options = common(ctx, profile, root, as_json)
     settings = options.settings()
     from brokerless.offsets import Offset
@@ -157,25 +158,27 @@ def delete(
     ctx: typer.Context,
     *,
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     profile: ProfileOption = None,
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Delete a topic and its messages.
 
-    Running producers, pipelines and readers of it stop by name. Its objects are removed later, by maintenance.
+    Its running producers, pipelines and readers stop with an error. Maintenance removes its objects later.
     """
     options = common(ctx, profile, root, as_json)
     settings = options.settings()
     from brokerless.topics import delete_topic, live_logs
 
     store = connect(settings)
-    live_logs(store, name)  # not described: what an interrupted call left has no description, and is deleted here
+    live_logs(
+        store, name
+    )  # not describe_topic: a topic after an interrupted call cannot be described, and must be deleted here
     uri = f"{store.uri}/{name}"
     if not yes:
         if options.as_json or not sys.stdin.isatty():
-            raise ConfigError(f"Deleting topic {name!r} needs a yes, and nobody can be asked; give --yes.")
+            raise ConfigError(f"Deleting topic {name!r} needs confirmation, and there is no terminal; give --yes.")
         typer.confirm(f"Delete {uri} and all its messages?", abort=True, err=True)
     delete_topic(store, name)
     if options.as_json:
@@ -198,7 +201,7 @@ def _describe_remains(left: Remains, options: Common) -> None:
 
 
 def _listed(topic: Topic | BrokenTopic) -> dict[str, Any]:
-    """With the same keys for all, so that a script that reads the good ones need not expect others."""
+    """Return the topic for JSON; broken topics have the same keys, so that scripts can treat all alike."""
     from brokerless.topics import Topic
 
     if isinstance(topic, Topic):

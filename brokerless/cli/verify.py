@@ -1,4 +1,4 @@
-"""``brokerless verify``: what is wrong with a topic's tables, or with what programs recorded about it."""
+"""``brokerless verify``: find problems in a topic's tables, or in a recorded history."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SHOWN = 20
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the verb to the command."""
+    """Add the verb to the command."""
     app.command(
         help=help_of(verify),
         epilog=examples(
@@ -50,21 +50,21 @@ def verify(
         typer.Option(
             "--history",
             metavar="FILE",
-            help="Judge what programs recorded (see docs/verify.md) instead of the tables; for several files, again.",
+            help="Check a recorded history (see docs/verify.md) instead of the tables; may be given several times.",
         ),
     ] = None,
     full: Annotated[
         bool,
-        typer.Option("--full", help="Read every live object and every checkpoint. It downloads the whole table."),
+        typer.Option("--full", help="Read every live object and every checkpoint; this downloads the whole table."),
     ] = False,
     profile: ProfileOption = None,
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Look for what must not be in a topic's tables, or in a history of what programs sent and saw; exit 1 if found.
+    """Check a topic's tables, or a recorded history of sent and received messages; exit 1 if there are problems.
 
-    Tables are only read: the log, a listing of the objects, the last checkpoint, and a sample of the objects. How many
-    requests that took is said at the end. With a history, TARGET names the one topic to judge.
+    The command only reads: the log, a listing of the objects, the last checkpoint and a sample of the objects. At the
+    end it shows the number of requests. With a history, TARGET selects one topic.
     """
     options = common(ctx, profile, root, as_json)
     if history:
@@ -85,11 +85,11 @@ def _judge(paths: Sequence[Path], topic: str | None, options: Common) -> bool:
     recorded = read_history(*paths)
     events = recorded.events
     if topic is not None:
-        # Others are emptied, not left out: numbers of events are those of the lines.
+        # Events of other topics are emptied, not removed, because event numbers are line numbers.
         events = [event if event.topic == topic else event._replace(op="poll", type="invoke") for event in events]
     verdict = check(events)
     for path in recorded.torn:
-        say(f"The last line of {path} is torn and was left out: its process was killed while it wrote.")
+        say(f"The last line of {path} is incomplete and was ignored: its process was killed while writing.")
     if options.as_json:
         print_json({**verdict.to_json(), "torn": list(recorded.torn)})
     else:
@@ -98,7 +98,7 @@ def _judge(paths: Sequence[Path], topic: str | None, options: Common) -> bool:
 
 
 def _inspect(target: str, options: Common, *, full: bool) -> bool:
-    settings, table = _place(target, options)
+    settings, table = _location(target, options)
     from brokerless.verify.table import verify_topic
 
     store = connect(settings)
@@ -120,17 +120,17 @@ def _inspect(target: str, options: Common, *, full: bool) -> bool:
     return ok
 
 
-def _place(target: str, options: Common) -> tuple[Settings, str]:
+def _location(target: str, options: Common) -> tuple[Settings, str]:
     if "://" not in target:
         return options.settings(), check_name(target)
     from brokerless.settings import Settings, shown_url
 
     parent, _, table = target.rstrip("/").rpartition("/")
-    # A table's name may not hold these; what follows them may be a signature, and messages name the table.
+    # A table's name must not contain these: the text after them may be a signature, and errors show the table.
     if not table or not urlsplit(target).path.strip("/") or re.search("[?#]", target):
         raise ConfigError(f"{shown_url(target)!r} is not the URL of a table; write s3://bucket/path/table.")
     if options.root is not None:
-        raise ConfigError(f"{shown_url(target)!r} says where the table is; leave out --root.")
+        raise ConfigError(f"{shown_url(target)!r} already contains the root; omit --root.")
     return Settings.load(profile=options.profile, root=parent), table
 
 
@@ -157,7 +157,7 @@ def _show(report: TableReport) -> None:
 
 
 class _Watch:
-    """One line of progress after the other, for each thing that is done."""
+    """A progress line for each step of the check."""
 
     def __init__(self) -> None:
         self._what = ""

@@ -1,7 +1,7 @@
-"""The S3 server that ``brokerless up`` leaves running, by its state in ``server.json``.
+"""The S3 server that ``brokerless up`` starts in the background, with its state in ``server.json``.
 
-Only the very process that was started is ever signalled: a pid read from a file counts only together with the process's
-start time, because the system gives pids out again.
+A pid in the file is used only together with the process's start time, because the system reuses pids: so no process
+receives a signal except the one that was started.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ if TYPE_CHECKING:
 
 STATE_FILE: Final = "server.json"
 
-# For a server that is there and does not answer, before another one starts on its data.
+# Time for a server that does not answer to end, before another one is started on its data.
 _UP_GRACE_S: Final = 5.0
 _POLL_S: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """The server that ``brokerless up`` left running.
+    """The server that ``brokerless up`` started.
 
     Attributes:
-        pid: its process.
-        process_start: when that process started, as the system counts it; tells it from a later one with the same pid.
-        kind: which software.
+        pid: the id of its process.
+        process_start: the start time of that process in the system's unit; a later process with the same pid differs.
+        kind: the server's software.
         endpoint: URL without a trailing slash.
         data_dir: absolute path of its data.
         started_at: UTC, ISO 8601.
@@ -64,11 +64,11 @@ class ServerState:
 
 
 def write_state(state_dir: Path, state: ServerState) -> None:
-    """Puts the state into ``server.json``, readable by its owner only; a reader sees the old or the new, never half."""
+    """Write ``server.json`` atomically, readable by its owner only."""
     handle, name = tempfile.mkstemp(dir=state_dir, prefix=".server-")
     temporary = Path(name)
     try:
-        # mkstemp makes it 0600.
+        # mkstemp creates the file with mode 0600.
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             json.dump(asdict(state), file, indent=2)
             file.write("\n")
@@ -79,7 +79,7 @@ def write_state(state_dir: Path, state: ServerState) -> None:
 
 
 def read_state(state_dir: Path) -> ServerState | None:
-    """What ``server.json`` says, or None if there is none or it is damaged. Says nothing about the process."""
+    """Read ``server.json``; None if it is missing or damaged. Does not check the process."""
     try:
         record = json.loads((state_dir / STATE_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -96,26 +96,26 @@ def read_state(state_dir: Path) -> ServerState | None:
 
 
 def clear_state(state_dir: Path) -> None:
-    """Removes ``server.json``, if it is there."""
+    """Remove ``server.json`` if it exists."""
     (state_dir / STATE_FILE).unlink(missing_ok=True)
 
 
 def up(
     state_dir: Path, *, kind: Kind = "embedded", port: int | None = None, environ: Mapping[str, str] = os.environ
 ) -> ServerState:
-    """The server of ``state_dir``, running in the background; started if it is not running.
+    """Return the server of ``state_dir``, running in the background; start it if it is not running.
 
-    Objects are under ``<state_dir>/s3`` (MinIO: ``<state_dir>/minio``) and are there again after ``down`` and after a
-    crash. Two calls at the same time start one server.
+    Objects are under ``<state_dir>/s3`` (MinIO: ``<state_dir>/minio``); they stay after ``down`` and after a crash. Two
+    calls at the same time start one server.
 
     Args:
         state_dir: created if missing.
         kind: ``minio`` needs a binary, and its credentials in ``environ``.
-        port: the port for a server that is started; a free one if None.
-        environ: where MinIO's binary and credentials are read.
+        port: the port of a new server; a free one if None.
+        environ: the variables with MinIO's binary and credentials.
 
     Raises:
-        ConfigError: another kind, or another port, is running already; or the server cannot be started.
+        ConfigError: a server of another kind or on another port is running; or the server cannot be started.
     """
     state_dir = prepare(state_dir)
     with _locked(state_dir):
@@ -127,7 +127,7 @@ def up(
                     f"{f' on port {port}' if port is not None else ''} was asked for. Stop it first: brokerless down."
                 )
             return running
-        # It may be there and not answer.
+        # The process may exist without answering.
         _stop_recorded(state_dir, grace_s=_UP_GRACE_S)
         data_dir = state_dir / ("s3" if kind == "embedded" else "minio")
         server = (
@@ -140,7 +140,7 @@ def up(
             start = None if pid is None else _process_start(pid)
             if pid is None or start is None:
                 raise ConfigError(
-                    f"The server at {server.endpoint} ended right after its start. See {data_dir / 'server.log'}."
+                    f"The server at {server.endpoint} ended right after its start; see {data_dir / 'server.log'}."
                 )
             state = ServerState(
                 pid=pid,
@@ -159,10 +159,10 @@ def up(
 
 
 def down(state_dir: Path, *, grace_s: float = 5.0) -> ServerState | None:
-    """Stops the server of ``state_dir``; its data stays.
+    """Stop the server of ``state_dir``; its data stays.
 
     Returns:
-        What was stopped, or None if nothing was running.
+        The stopped server, or None if no server was running.
     """
     if not state_dir.is_dir():
         return None
@@ -171,9 +171,9 @@ def down(state_dir: Path, *, grace_s: float = 5.0) -> ServerState | None:
 
 
 def status(state_dir: Path) -> ServerState | None:
-    """The running server of ``state_dir``, or None.
+    """Return the running server of ``state_dir``, or None.
 
-    Running means that the recorded process is still that process, and that the server answers on its port.
+    A server is running if the recorded process still exists and answers on its port.
     """
     state = read_state(state_dir)
     if state is None or not _is_alive(state):
@@ -186,7 +186,7 @@ def status(state_dir: Path) -> ServerState | None:
 def _start_minio_detached(data_dir: Path, *, port: int | None, environ: Mapping[str, str]) -> LocalServer:
     access_key = environ.get(ACCESS_KEY_ENV) or environ.get("AWS_ACCESS_KEY_ID") or ""
     secret_key = environ.get(SECRET_KEY_ENV) or environ.get("AWS_SECRET_ACCESS_KEY") or ""
-    # Made-up ones would have to be kept in a file for the commands that follow.
+    # Random ones would have to be stored in a file for later commands.
     if not (access_key and secret_key):
         raise ConfigError(f"MinIO in the background needs credentials. Set {ACCESS_KEY_ENV} and {SECRET_KEY_ENV}.")
     return start_minio(
@@ -200,7 +200,7 @@ def _start_minio_detached(data_dir: Path, *, port: int | None, environ: Mapping[
 
 
 def _stop_recorded(state_dir: Path, *, grace_s: float) -> ServerState | None:
-    """Ends the process of ``server.json`` if it is still that process, and clears the file."""
+    """End the process of ``server.json`` if it is still the same process, and remove the file."""
     state = read_state(state_dir)
     stopped = None
     if state is not None and _is_alive(state):
@@ -219,26 +219,26 @@ def _stop_recorded(state_dir: Path, *, grace_s: float) -> ServerState | None:
 
 
 def _is_alive(state: ServerState) -> bool:
-    # A server that this very process started stays a zombie until it is waited for.
+    # A server that this process started stays a zombie until it is waited for.
     with contextlib.suppress(ChildProcessError):
         os.waitpid(state.pid, os.WNOHANG)
     return _process_start(state.pid) == state.process_start
 
 
 def _process_start(pid: int) -> str | None:
-    """When the process started, as text to compare; None if there is no such process, or a dead one.
+    """Return the start time of a process as text to compare; None if the process does not exist or has ended.
 
-    On Linux the ticks since boot, with the boot's id, because pids and ticks both start again with it.
+    On Linux it is the boot id and the ticks since boot, because pids and ticks begin again with each boot.
     """
     proc = Path("/proc")
     if (proc / "self" / "stat").exists():
         try:
-            # The name, in parentheses, may hold spaces and parentheses.
+            # The name, in parentheses, may contain spaces and parentheses.
             values = (proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
             boot = (proc / "sys/kernel/random/boot_id").read_text().strip()
         except OSError:
             return None
-        # proc(5): state is field 3, starttime field 22; the split begins at field 3.
+        # proc(5): state is field 3, starttime is field 22; the split begins at field 3.
         return None if values[0] in {"Z", "X"} else f"{boot}/{values[19]}"
     answer = subprocess.run(
         ["ps", "-o", "stat=,lstart=", "-p", str(pid)],
@@ -255,7 +255,7 @@ def _process_start(pid: int) -> str | None:
 
 @contextlib.contextmanager
 def _locked(state_dir: Path) -> Iterator[None]:
-    # Unix only, like the servers; imported here so that the module loads everywhere.
+    # Unix only, like the servers; imported here so that this module can be imported everywhere.
     import fcntl
 
     with (state_dir / "server.lock").open("w") as file:

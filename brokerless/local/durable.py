@@ -1,12 +1,12 @@
-"""What the embedded server acknowledges is on the disk; what the disk does not take is refused.
+"""Patches for ministack: what the embedded server acknowledges is on the disk; a failed write is an error.
 
-ministack keeps an object in memory, tries to write it to a file, logs a failure and answers 200. So a full disk would
-take messages that a restart does not know. Here an object counts once its bytes and its name are synced (as far as
-the file system keeps that promise); a failure becomes status 507 (or 500), and memory is as it was. The same holds for
-every other failure that ministack only logs: an object that cannot be read is not an empty one, and a folder that
-cannot be read at the start is not a topic without entries.
+ministack keeps an object in memory, tries to write it to a file, logs a failure and answers 200; after a restart such
+an object would be missing. With these patches, an object is acknowledged after its bytes and its name are synced (as
+far as the file system supports it); a failure returns status 507 or 500 and undoes the change in memory. Other failures
+that ministack only logs are raised as well: an unreadable object must not look empty, and an unreadable folder must not
+look like a topic without entries.
 
-These are ministack's own functions, replaced in its process; hence the check of its version.
+The patches replace functions of ministack in its process, so its version is checked.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ if TYPE_CHECKING:
     Dispatch = Callable[..., Answer]
 
 MINISTACK: Final = "1.5.33"
-"""The version whose functions are replaced; the one that pyproject.toml names."""
+"""The supported version, as in pyproject.toml."""
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _PROPERTIES: Final = ".meta.json"
 
 
 def check_version() -> None:
-    """Returns if this ministack is the one that the replacements were written for.
+    """Raise if the installed ministack is not the version that these patches were written for.
 
     Raises:
-        RuntimeError: it is another one.
+        RuntimeError: it is another version.
     """
     found = importlib.metadata.version("ministack")
     if found != MINISTACK:
         raise RuntimeError(
-            f"ministack {found} is installed, and the embedded server needs {MINISTACK}: it could not promise that "
-            "what it acknowledges is stored. Install it: pip install 'brokerless[local]'."
+            f"ministack {found} is installed, and the embedded server needs {MINISTACK}: with another version, "
+            "acknowledged objects could be lost. Install it: pip install 'brokerless[local]'."
         )
 
 
 def raise_logged_failures() -> None:
-    """Lets ministack raise what it would only log.
+    """Make ministack raise errors that it would only log.
 
-    Call it before its S3 module is imported: that reads the stored objects.
+    Call it before importing its S3 module, which reads the stored objects.
     """
     logging.getLogger("s3").addFilter(_raise)
 
 
 def make_durable(s3: Any) -> None:
-    """Replaces in ministack's S3 module what writes objects and what answers for it."""
+    """Replace the functions of ministack's S3 module that write objects and answer requests."""
 
     def folder_of(bucket: str) -> Path:
         return Path(s3.DATA_DIR, s3.get_account_id(), bucket)
@@ -65,8 +65,8 @@ def make_durable(s3: Any) -> None:
         path = Path(s3._object_disk_path(bucket, key))
         properties = {**s3._object_meta_from_record(record), **s3._key_history_meta(bucket, key), "key": key}
         store(path, record["body"], json.dumps(properties).encode())
-        record["body"] = None  # it is read from the disk from now on
-        # A name that no file can have is stored under another one; that may have changed.
+        record["body"] = None  # from now on it is read from the disk
+        # Keys that are not valid file names are stored under another name, which may have changed.
         s3._remove_key_files(s3._other_key_disk_path(str(folder_of(bucket)), key, str(path)))
 
     def write(path: str, data: Any, *, text: bool = False) -> None:
@@ -83,13 +83,13 @@ def make_durable(s3: Any) -> None:
             sync_folder(Path(str(path)).parent)
 
     s3._persist_object = persist
-    s3._atomic_write = write  # of versions and of what marks a deletion
+    s3._atomic_write = write  # for versions and delete markers
     s3._remove_key_files = remove_durably
     s3._dispatch = refusing(s3._dispatch, s3)
 
 
 def refusing(dispatch: Dispatch, s3: Any) -> Dispatch:
-    """The same, but for requests that the disk failed: those get a 5xx, and memory is as it was before."""
+    """Return ``dispatch`` with error handling: if the disk fails, answer 5xx and undo the change in memory."""
 
     def dispatching(method: str, bucket: str, key: str, *request: Any) -> Answer:
         known = s3._buckets.get(bucket)
@@ -107,7 +107,7 @@ def refusing(dispatch: Dispatch, s3: Any) -> Dispatch:
                 s3._buckets.pop(bucket, None)
             else:
                 _put_back(known["objects"], key, record)
-            reason = f"{error.strerror or error}; the embedded server did not do this."
+            reason = f"{error.strerror or error}; the embedded server did not execute the request."
             if error.errno in _FULL:
                 return s3._error("XMinioStorageFull", reason, 507, f"/{bucket}/{key}")  # type: ignore[no-any-return]
             return s3._error("InternalError", reason, 500, f"/{bucket}/{key}")  # type: ignore[no-any-return]
@@ -116,15 +116,15 @@ def refusing(dispatch: Dispatch, s3: Any) -> Dispatch:
 
 
 def store(path: Path, data: bytes | None, properties: bytes) -> None:
-    """Puts an object's files into place, so that they outlive a power cut, or leaves none of a new object.
+    """Write an object's files so that they survive a power failure; on an error, no file of a new object remains.
 
     Args:
-        path: the object's file; its properties are beside it.
+        path: the object's file; the file of its properties is in the same folder.
         data: the content, or None if it stays as it is.
-        properties: of the object, as ministack reads them at its start; without them it makes them up from the content.
+        properties: of the object, as ministack reads them at its start; without them it derives them from the content.
 
     Raises:
-        OSError: the disk did not take it.
+        OSError: the files could not be written.
     """
     beside = Path(f"{path}{_PROPERTIES}")
     files = [(target, content) for target, content in ((path, data), (beside, properties)) if content is not None]
@@ -132,10 +132,10 @@ def store(path: Path, data: bytes | None, properties: bytes) -> None:
     try:
         make_folders(path.parent)
         for target, content in files:
-            # Properties that a power cut tears are made up from the content: a third sync would buy nothing.
+            # Properties that a power failure damages are derived from the content, so they need no sync.
             _write(Path(f"{target}.tmp"), content, sync=data is None or target is path)
         if data is not None and not is_new:
-            # A power cut between the two renames must not leave new content with the size of the old.
+            # A power failure between the two renames must not leave new content with the old size.
             beside.unlink(missing_ok=True)
         for target, _ in files:
             Path(f"{target}.tmp").replace(target)
@@ -144,12 +144,12 @@ def store(path: Path, data: bytes | None, properties: bytes) -> None:
         for target, _ in files:
             Path(f"{target}.tmp").unlink(missing_ok=True)
             if is_new and data is not None:
-                target.unlink(missing_ok=True)  # or a restart would find what was refused
+                target.unlink(missing_ok=True)  # otherwise a refused object would exist after a restart
         raise
 
 
 def make_folders(folder: Path) -> None:
-    """Creates a folder and those above it; their names are synced."""
+    """Create a folder and its parents, and sync their names."""
     if not folder.is_dir():
         make_folders(folder.parent)
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -157,14 +157,14 @@ def make_folders(folder: Path) -> None:
 
 
 def sync_upwards(folder: Path, top: Path) -> None:
-    """Syncs the names of a folder and of those above it, up to those in ``top``."""
+    """Sync the names of a folder and of its parents, up to those in ``top``."""
     while folder != top:
         folder = folder.parent
         sync_folder(folder)
 
 
 def sync_folder(folder: Path) -> None:
-    """Syncs which names are in a folder."""
+    """Sync the directory entries of a folder."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,9 +1,9 @@
-"""The process of the embedded S3 server: ministack, on a durable store, behind a door that no web page gets through.
+"""The process of the embedded S3 server: ministack with durable storage, and protected against web pages.
 
-ministack asks for no credentials and lets every origin in (``Access-Control-Allow-Origin: *``). So any page in a
-browser on this machine could read, change and reset the topics, by way of the loopback interface, once it has found the
-port; a page whose own name was made to point at 127.0.0.1 is not even cross-origin. Two things tell a browser from a
-client of S3: it names the page's origin or the request's site, and a name that was made to point here is its ``Host``.
+ministack checks no credentials and allows every origin (``Access-Control-Allow-Origin: *``). So a page in a browser on
+this machine that finds the port could read, change and delete topics; if the page's domain resolves to 127.0.0.1 (DNS
+rebinding), the request is not even cross-origin. A browser's request differs from an S3 client's in two points: it has
+an ``Origin`` or ``Sec-Fetch-Site`` header, or, with DNS rebinding, a foreign ``Host``. Such requests are refused.
 
 Run by ``brokerless.local.server``: ``python -m brokerless.local.embedded [--stop-with-parent]``.
 """
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     Application = Callable[[Message, Receive, Send], Awaitable[None]]
 
 STOP_WITH_PARENT: Final = "--stop-with-parent"
-"""End when standard input does, which the parent holds the other end of: also when that is killed."""
+"""The option to exit when standard input closes, which happens when the parent process ends, even if it is killed."""
 
 _FROM_PAGES: Final = frozenset({b"origin", b"sec-fetch-site"})
 _HOSTS: Final = frozenset({b"127.0.0.1", b"localhost"})
 
 
 def main(arguments: list[str]) -> None:
-    """Serves until SIGTERM."""
+    """Serve until SIGTERM."""
     if STOP_WITH_PARENT in arguments:
         threading.Thread(target=_stop_with_parent, daemon=True).start()
-    sys.argv[1:] = []  # ministack reads them, too
+    sys.argv[1:] = []  # ministack parses them, too
     try:
         _store_durably()
     except (OSError, RuntimeError) as error:
@@ -50,12 +50,12 @@ def main(arguments: list[str]) -> None:
 def _store_durably() -> None:
     durable.check_version()
     durable.raise_logged_failures()
-    # Reads the stored objects; otherwise that comes with the first request, and nobody would see it fail.
+    # The import reads the stored objects; later, with the first request, a failure would not be reported.
     durable.make_durable(importlib.import_module("ministack.services.s3"))
 
 
 def guarded(inner: Application) -> Application:
-    """The application, but for requests that a web page sent: those are refused with status 403, or not connected."""
+    """Wrap the application: requests of web pages get status 403, their web sockets are closed."""
 
     async def application(scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan" or _is_ours(scope["headers"]):
@@ -63,7 +63,7 @@ def guarded(inner: Application) -> Application:
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
         else:
-            body = b"Web pages are not served here; use an S3 client."
+            body = b"Requests of web pages are refused; use an S3 client."
             length = (b"content-length", str(len(body)).encode())
             await send({"type": "http.response.start", "status": 403, "headers": [length]})
             await send({"type": "http.response.body", "body": body})

@@ -51,10 +51,10 @@ def check_job(job: str, environ: Mapping[str, str] = os.environ) -> Path:
     """Makes sure that a job can run here; returns the ``JAVA_HOME`` for it.
 
     Raises:
-        ConfigError: the job or pyspark is not installed, or there is no usable Java. Found here, it costs a fraction of
-            a second and no traceback of a child.
+        ConfigError: the job or pyspark is not installed, or there is no supported Java. It is found here, before a
+            child process fails with a traceback.
     """
-    # Beside Spark only here: the command line must start without it.
+    # Imported here because it loads Spark's package: the command line must start without it.
     from brokerless.spark.java import find_java_home
 
     job_script(job)
@@ -80,7 +80,7 @@ def start_job(
         settings: handed on by environment.
         arguments: of the job, such as ``--once``; ``brokerless.spark.job`` lists them.
         stdout: as for ``subprocess.Popen``.
-        stderr: likewise.
+        stderr: as for ``subprocess.Popen``.
 
     Raises:
         ConfigError: as ``check_job``.
@@ -89,7 +89,7 @@ def start_job(
         **os.environ,
         **settings.to_environ(),
         "JAVA_HOME": str(check_job(job)),
-        "PYTHONUNBUFFERED": "1",  # progress must be seen when it happens, also through a pipe
+        "PYTHONUNBUFFERED": "1",  # so that progress is visible at once, also through a pipe
     }
     # -P: what lies in the working directory is not what the library or Python itself means to import.
     command = [sys.executable, "-P", "-m", "brokerless.spark", str(job_script(job)), *arguments]
@@ -100,16 +100,16 @@ def start_job(
         stdout=stdout,
         stderr=stderr,
         text=True,
-        # Ctrl-C goes to the whole foreground group; the job would get it a second time when it is forwarded.
+        # Ctrl-C goes to the whole foreground group; the job would get it twice when the caller forwards it.
         process_group=0,
     )
 
 
 def stop_job(process: subprocess.Popen[str], *, grace_s: float = 15.0) -> int:
-    """Ends the job after its running batch; SIGKILL after ``grace_s`` seconds, which loses and repeats nothing either.
+    """Stop the job after its running batch; send SIGKILL after ``grace_s`` seconds, which is safe as well.
 
     Returns:
-        Its exit code.
+        The job's exit code.
     """
     process.terminate()
     try:
@@ -122,11 +122,11 @@ def stop_job(process: subprocess.Popen[str], *, grace_s: float = 15.0) -> int:
 
 
 def end_group(process: subprocess.Popen[str], *, grace_s: float = _JVM_GRACE_S) -> None:
-    """Ends what an ended job has left of its process group: a JVM that is still starting does not miss its parent.
+    """End the remaining processes of an ended job's group: a starting JVM does not notice the end of its parent.
 
-    A JVM that is done removes its scratch files and ends by itself, in less than a second; it is given that time.
+    A JVM that finishes normally removes its scratch files and ends in less than a second; it gets ``grace_s`` for that.
     """
-    # No pid is given out again while a group bears its number, and an empty group cannot be signalled.
+    # The system does not reuse a pid while a process group has that number, and an empty group cannot be signalled.
     deadline = time.monotonic() + grace_s
     with contextlib.suppress(ProcessLookupError, PermissionError):
         while time.monotonic() < deadline:

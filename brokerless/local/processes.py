@@ -1,6 +1,6 @@
-"""Server processes on this machine: a free port, a process, proof that it answers, and its end.
+"""Server processes on this machine: free ports, starting, waiting until ready, and ending.
 
-Secrets travel in the environment, never in arguments, and only the very process that was started is ever signalled.
+Secrets are passed in the environment, never in arguments. Only processes that were started here receive signals.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _PORT_ATTEMPTS: Final = 4
 
 
 def free_port() -> int:
-    """A TCP port that nothing listens on at this moment on the loopback interface.
+    """Return a TCP port that is free at this moment on the loopback interface.
 
-    Not a reservation: somebody else can take it before the caller does.
+    The port is not reserved: another program can take it before the caller does.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind((HOST, 0))
@@ -47,11 +47,11 @@ def free_port() -> int:
 
 
 class _PortTaken(ConfigError):
-    """Somebody else listens on the port."""
+    """Error raised when another program listens on the port."""
 
 
 def on_free_port(port: int | None, attempt: Callable[[int], Started]) -> Started:
-    """What ``attempt`` makes of a port: the given one, or free ones until nobody else was faster.
+    """Call ``attempt`` with the given port, or with free ports until one is still free, and return its result.
 
     Raises:
         ConfigError: the given port cannot be used, or what ``attempt`` raises.
@@ -67,28 +67,28 @@ def on_free_port(port: int | None, attempt: Callable[[int], Started]) -> Started
 
 def _check_port(port: int) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As servers do, or a port in TIME_WAIT after a restart would look taken.
+        # Servers set it, too; without it, a port in TIME_WAIT after a restart would look taken.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
         except OverflowError:
-            raise ConfigError(f"The port {port} is not between 0 and 65535.") from None
+            raise ConfigError(f"The port must be between 0 and 65535, got {port}.") from None
         except OSError as error:
             if error.errno == errno.EACCES:
                 raise ConfigError(
-                    f"Port {port} may not be used by this user. Take one above 1023, or leave the port out."
+                    f"This user has no permission to use port {port}. Choose one above 1023, or omit the port."
                 ) from error
             raise _taken(port) from error
 
 
 def _taken(port: int) -> _PortTaken:
     return _PortTaken(
-        f"Port {port} on {HOST} is taken by another program. Choose another, or leave the port out for a free one."
+        f"Port {port} on {HOST} is taken by another program. Choose another port, or omit it to get a free one."
     )
 
 
 def prepare(directory: Path) -> Path:
-    """The directory, absolute and created, with room to write. A new one is its owner's only: it holds messages."""
+    """Create the directory (readable by its owner only), check that it has room, and return its absolute path."""
     directory = directory.absolute()
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -98,7 +98,7 @@ def prepare(directory: Path) -> Path:
         if error.errno == errno.ENOSPC:
             raise _disk_full(directory, 0) from error
         raise ConfigError(
-            f"Cannot write to {directory} ({error.strerror or error}). Choose a directory of your own."
+            f"Cannot write to {directory} ({error.strerror or error}). Choose a directory that you can write to."
         ) from error
     if free < _MIN_FREE_BYTES:
         raise _disk_full(directory, free)
@@ -108,12 +108,12 @@ def prepare(directory: Path) -> Path:
 def _disk_full(directory: Path, free: int) -> ConfigError:
     return ConfigError(
         f"The disk of {directory} is full: {free / 2**20:.0f} MiB free, {_MIN_FREE_BYTES // 2**20} MiB are needed. "
-        "Make room, or choose a directory on another disk."
+        "Free some space, or choose a directory on another disk."
     )
 
 
-# What an interpreter and a Go program need to start. All else stays out: AWS_*, MINISTACK_* and MINIO_* of the user's
-# shell would change what the server does, and the coverage tool's variables would slow it down.
+# What an interpreter and a Go program need to start. Other variables are not passed on: AWS_*, MINISTACK_* and MINIO_*
+# of the user's shell would change the server's behaviour, and a coverage tool's variables would slow it down.
 _PASSED_ON: Final = frozenset(
     {"PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"}
 )
@@ -127,17 +127,17 @@ def spawn(
     detached: bool = False,
     cwd: Path | None = None,
 ) -> subprocess.Popen[bytes]:
-    """A server's process, leader of its own process group.
+    """Start a server and return its process, the leader of its own process group.
 
     Args:
-        command: what to run.
-        environ: its environment, beside what any program needs to start.
-        log_file: gets its output; replaced.
-        detached: it gets its own session; otherwise its standard input is a pipe that ends with this process.
-        cwd: where it runs.
+        command: the program and its arguments.
+        environ: its environment, in addition to the variables that any program needs.
+        log_file: the file for its output; an existing one is replaced.
+        detached: give it its own session; otherwise its standard input is a pipe that closes with this process.
+        cwd: its working directory.
 
     Raises:
-        ConfigError: it cannot be run.
+        ConfigError: the program cannot be started.
     """
     base = {name: value for name, value in os.environ.items() if name in _PASSED_ON}
     try:
@@ -150,19 +150,19 @@ def spawn(
                 stderr=subprocess.STDOUT,
                 cwd=cwd,
                 start_new_session=detached,
-                # Ctrl-C in a terminal reaches the whole group: the server must outlive it until its clients are done.
+                # Ctrl-C in a terminal goes to the whole group; the server must run on until its clients have finished.
                 process_group=None if detached else 0,
             )
     except OSError as error:
         raise ConfigError(
-            f"Cannot run {command[0]} ({error.strerror or error}). Reinstall it, or name another one."
+            f"Cannot run {command[0]} ({error.strerror or error}). Reinstall it, or choose another program."
         ) from error
 
 
 def wait_ready(
     process: subprocess.Popen[bytes], *, name: str, port: int, log_file: Path, is_ready: Callable[[], bool]
 ) -> None:
-    """Returns once ``is_ready``; otherwise ends the process and raises.
+    """Wait until ``is_ready`` returns True; if that does not happen in time, end the process and raise.
 
     Raises:
         ConfigError: the process ended, the port is taken, the disk is full, or nothing answered in time.
@@ -189,12 +189,12 @@ def wait_ready(
 
 
 def end_child(process: subprocess.Popen[bytes], *, grace_s: float) -> None:
-    """Ends a process made by ``spawn``: end of its input and SIGTERM, and SIGKILL after ``grace_s`` seconds."""
-    # Ends the embedded server at once; by SIGTERM alone it waits a second for idle connections.
+    """End a process made by ``spawn``: close its input, send SIGTERM, and SIGKILL after ``grace_s`` seconds."""
+    # This ends the embedded server at once; after SIGTERM alone it waits a second for idle connections.
     if process.stdin is not None:
         with contextlib.suppress(OSError):
             process.stdin.close()
-    # By the Popen object, never by a bare pid: it knows whether the process is still the one it started.
+    # Signal by the Popen object, never by pid: Popen knows whether the process still exists.
     process.terminate()
     try:
         process.wait(grace_s)
@@ -204,8 +204,8 @@ def end_child(process: subprocess.Popen[bytes], *, grace_s: float) -> None:
 
 
 def http_get(port: int, path: str, *, header: str | None = None) -> str:
-    """The body of a 200 answer (or one of its headers); empty for every other outcome."""
-    # Not urllib: it would send the request through the user's HTTP proxy.
+    """Return the body of an answer with status 200 (or one of its headers); empty in all other cases."""
+    # urllib would send the request through the user's HTTP proxy.
     connection = http.client.HTTPConnection(HOST, port, timeout=_PROBE_TIMEOUT_S)
     try:
         connection.request("GET", path)
@@ -221,7 +221,7 @@ def http_get(port: int, path: str, *, header: str | None = None) -> str:
 
 
 def read_log(log_file: Path) -> str:
-    """What a server has written so far; empty if there is no such file."""
+    """Return what a server has written to its log file; empty if the file does not exist."""
     try:
         return log_file.read_text(encoding="utf-8", errors="replace")
     except OSError:

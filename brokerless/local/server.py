@@ -1,17 +1,14 @@
 """S3 servers on this machine: the embedded one and MinIO.
 
-What holds for every server started here:
+Every server started here has these properties:
 
-- It listens on the loopback interface only.
-- A server is handed out only after it proved to be the process that was started: a foreign server that holds the port
-  would answer the readiness probe just as well, and data would go to somebody else.
-- Only the very process that was started is ever signalled.
-- Secrets travel in the environment, never in arguments (which every user of the machine can read) or files.
-- Other users of the machine cannot read the directory of its data.
-- What it acknowledges is on the disk: it survives ``kill -9``, and a power cut if the file system keeps what it synced.
-  What the disk does not take is refused (status 507).
+- It listens on the loopback interface only, and its data directory is not readable for other users.
+- It is returned only after it proved to be the process that was started; another server on the port would answer the
+  readiness check as well, and would get the data. Only processes that were started here receive signals.
+- Secrets are passed in the environment, never in arguments (which every user can read) or files.
+- Acknowledged objects survive ``kill -9``, and a power failure if the file system does. A failed write gets status 507.
 
-What does not hold: the embedded server takes any credentials, so other users of the machine reach it by its port.
+Not guaranteed: the embedded server accepts any credentials, so other users of the machine can use it by its port.
 """
 
 from __future__ import annotations
@@ -48,13 +45,13 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 Kind = Literal["embedded", "minio"]
-"""``embedded`` is ministack, from PyPI; ``minio`` is a MinIO binary, container or endpoint."""
+"""The kind of server: ``embedded`` is ministack from PyPI; ``minio`` is a MinIO binary, container or endpoint."""
 
 MINIO_BINARY_ENV: Final = "BROKERLESS_MINIO_BINARY"
 ACCESS_KEY_ENV: Final = "MINIO_S3_ACCESS_KEY"
 SECRET_KEY_ENV: Final = "MINIO_S3_SECRET_ACCESS_KEY"  # noqa: S105  (a name, not a secret)
 
-# The first start may pull the image.
+# Long, because the first start may download the image.
 _COMPOSE_DEADLINE_S: Final = 300.0
 
 
@@ -62,10 +59,10 @@ class LocalServer:
     """A running S3 server. Use it as a context manager, or call ``stop``.
 
     Attributes:
-        kind: which software.
+        kind: the server's software.
         endpoint: URL without a trailing slash.
-        pid: the server's process; None if it is not a process started here (a container, a given endpoint).
-        access_key, secret_key: what it accepts.
+        pid: the id of the server's process; None if it was not started here (a container, a given endpoint).
+        access_key, secret_key: the credentials that it accepts.
     """
 
     def __init__(
@@ -91,13 +88,13 @@ class LocalServer:
 
     @property
     def pid(self) -> int | None:
-        """The server's process, or None if it is not a process started here."""
+        """Return the id of the server's process, or None if it was not started here."""
         return None if self._process is None else self._process.pid
 
     def stop(self, grace_s: float = 5.0) -> None:
-        """Ends the server: SIGTERM, and SIGKILL after ``grace_s`` seconds. Its data stays. Safe to call again.
+        """Stop the server: send SIGTERM, and SIGKILL after ``grace_s`` seconds. Its data stays. May be called again.
 
-        Does nothing to a server that was running before (an endpoint given by the environment).
+        Has no effect on a server that was not started here (an endpoint from the environment).
         """
         with self._lock:
             process, self._process = self._process, None
@@ -116,11 +113,11 @@ class LocalServer:
         self.stop()
 
     def detach(self) -> subprocess.Popen[bytes] | None:
-        """Gives the process up, so that it outlives this object and this interpreter."""
+        """Release the process, so that it runs on after this object and this interpreter end; return it."""
         with self._lock:
             process, self._process, self._on_stop = self._process, None, None
         if process is not None:
-            # Popen warns when it is collected while its process runs. That is what is wanted here.
+            # Avoids Popen's warning about a process that still runs when the object is collected.
             process.returncode = 0
         return process
 
@@ -128,20 +125,20 @@ class LocalServer:
 def start_embedded(
     data_dir: Path, *, port: int | None = None, log_file: Path | None = None, detached: bool = False
 ) -> LocalServer:
-    """An embedded S3 server that keeps its objects in ``data_dir``; ready to use on return, in about 0.3 s.
+    """Start an embedded S3 server on ``data_dir``; it is ready on return, after about 0.3 s.
 
-    Objects of an earlier run on the same directory are there again, also after ``kill -9``. Ends with this process,
-    however that ends, unless ``detached``.
+    It has the objects of earlier runs on the same directory, also after ``kill -9``. It ends with this process, even if
+    that is killed, unless ``detached``.
 
     Args:
-        data_dir: created if missing. All that the server writes is in it.
+        data_dir: the folder for everything that the server writes; created if missing.
         port: the port to listen on; a free one if None.
-        log_file: where the server's warnings go; ``<data_dir>/server.log`` if None. Replaced at each start.
-        detached: the server gets its own session and outlives this process.
+        log_file: the file for the server's warnings; ``<data_dir>/server.log`` if None. Replaced at each start.
+        detached: give the server its own session, so that it runs on after this process.
 
     Raises:
         ConfigError: ministack is not installed, the port is taken, the disk is full or not writable, or the server
-            did not come up.
+            did not start.
     """
     data_dir = prepare_ministack(data_dir)
 
@@ -163,7 +160,7 @@ def start_embedded(
         return LocalServer(
             kind="embedded",
             endpoint=f"http://{HOST}:{chosen}",
-            # Any pair is accepted; clients insist on having one.
+            # The server accepts any credentials, and clients need some.
             access_key="brokerless",
             secret_key="brokerless",  # noqa: S106
             process=process,
@@ -174,7 +171,7 @@ def start_embedded(
 
 
 def prepare_ministack(data_dir: Path) -> Path:
-    """The directory of ``ministack_environ``, absolute, with what ministack expects in it.
+    """Create the directory for ``ministack_environ`` with the folders that ministack needs; return its absolute path.
 
     Raises:
         ConfigError: the disk is full or not writable.
@@ -182,20 +179,20 @@ def prepare_ministack(data_dir: Path) -> Path:
     data_dir = prepare(data_dir)
     for part in ("objects", "state"):
         (data_dir / part).mkdir(exist_ok=True)
-    # Left over from a killed run: a pid file only.
+    # A killed run leaves a pid file there.
     shutil.rmtree(data_dir / "tmp", ignore_errors=True)
     (data_dir / "tmp").mkdir()
     return data_dir
 
 
 def ministack_environ(data_dir: Path, *, port: int, nonce: str) -> dict[str, str]:
-    """The environment in which ministack keeps to the loopback interface and to ``data_dir``.
+    """Return the environment with which ministack uses only the loopback interface and ``data_dir``.
 
     Args:
-        data_dir: from ``prepare_ministack``. Objects are in ``objects``, and what need not last in ``tmp``.
-        port: where it listens.
-        nonce: comes back in the answer of ``/_ministack/health``: this is how our server is told from one that holds
-            the port.
+        data_dir: from ``prepare_ministack``. Objects are in ``objects``, temporary files in ``tmp``.
+        port: the port to listen on.
+        nonce: a value that ``/_ministack/health`` returns; it shows that the answer comes from this server and not
+            from another one on the port.
     """
     return {
         "BIND_HOST": HOST,
@@ -204,35 +201,35 @@ def ministack_environ(data_dir: Path, *, port: int, nonce: str) -> dict[str, str
         "S3_DATA_DIR": str(data_dir / "objects"),
         "STATE_DIR": str(data_dir / "state"),
         "TMPDIR": str(data_dir / "tmp"),
-        # At INFO it logs every request.
+        # At level INFO it logs every request.
         "LOG_LEVEL": "WARNING",
-        # Would open two more ports, one of them for everybody.
+        # It would open two more ports, one of them on all interfaces.
         "IOT_MTLS_ENABLED": "0",
         "SFTP_ENABLED": "0",
-        # It removes containers of an earlier run; it never has any here, and the user's are none of its business.
+        # It removes containers of earlier runs. Here it has none, and must not touch the user's containers.
         "DOCKER_HOST": f"unix://{data_dir / 'tmp' / 'no-docker'}",
         "MINISTACK_EDITION": nonce,
     }
 
 
 def _ministack_command(*, detached: bool) -> list[str]:
-    # Found, not imported: it runs in its own interpreter, and the command line never pays for loading it.
+    # Not imported: it runs in its own interpreter, and importing it would slow down the command line.
     if importlib.util.find_spec("ministack") is None:
         raise ConfigError(
             f"The embedded S3 server (ministack) is not installed for {sys.executable}. "
             "Install it: pip install 'brokerless[local]'."
         )
-    # The embedded server of a killed parent would stay for ever, unless it is meant to.
+    # Otherwise the server would run on if its parent is killed.
     options = [] if detached else [embedded.STOP_WITH_PARENT]
-    # -P: a file of the working directory that is called like a module of the standard library must not be loaded.
+    # -P: files in the working directory must not replace modules of the standard library.
     return [sys.executable, "-P", "-m", embedded.__name__, *options]
 
 
 def find_minio(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The MinIO binary: the one named by ``BROKERLESS_MINIO_BINARY``, else ``minio`` on ``PATH``, else None.
+    """Return the MinIO binary: the one named by ``BROKERLESS_MINIO_BINARY``, else ``minio`` on ``PATH``, else None.
 
     Raises:
-        ConfigError: the variable names something that cannot be run.
+        ConfigError: the variable does not name an executable file.
     """
     named = environ.get(MINIO_BINARY_ENV, "").strip()
     if named:
@@ -255,27 +252,27 @@ def start_minio(
     log_file: Path | None = None,
     detached: bool = False,
 ) -> LocalServer:
-    """A MinIO server that keeps its objects in ``data_dir``; ready to use on return, in about 0.5 s.
+    """Start a MinIO server on ``data_dir``; it is ready on return, after about 0.5 s.
 
-    Its web console, its update check and its reports home are off. The keys may differ from those of an earlier run on
-    the same directory. ``kill -9`` of this process leaves it running, unlike the embedded server.
+    Its web console, update check and telemetry are off. The keys may differ from those of an earlier run on the same
+    directory. Unlike the embedded server, it runs on if this process is killed.
 
     Args:
-        data_dir: created if missing. All that the server writes is in it.
+        data_dir: the folder for everything that the server writes; created if missing.
         access_key: at least 3 characters.
         secret_key: at least 8 characters.
         port: the port to listen on; a free one if None.
-        binary: what to run; ``find_minio()`` if None.
-        log_file: where its output goes; ``<data_dir>/server.log`` if None. Replaced at each start.
-        detached: the server gets its own session and outlives this process.
+        binary: the MinIO binary; ``find_minio()`` if None.
+        log_file: the file for its output; ``<data_dir>/server.log`` if None. Replaced at each start.
+        detached: give the server its own session, so that it runs on after this process.
 
     Raises:
-        ConfigError: no binary, unusable keys, the port is taken, the disk is full or not writable, or the server did
-            not come up.
+        ConfigError: there is no binary, the keys are too short, the port is taken, the disk is full or not writable,
+            or the server did not start.
     """
     binary = binary or find_minio()
     if binary is None:
-        raise ConfigError(f"There is no MinIO binary. Put 'minio' on PATH or name it in {MINIO_BINARY_ENV}.")
+        raise ConfigError(f"No MinIO binary was found. Put 'minio' on PATH or set {MINIO_BINARY_ENV} to its path.")
     if len(access_key) < 3 or len(secret_key) < 8:
         raise ConfigError(
             f"MinIO refuses these keys: the access key has {len(access_key)} characters (at least 3 are needed), the "
@@ -292,14 +289,14 @@ def start_minio(
                 str(data_dir / "objects"),
                 "--address",
                 f"{HOST}:{chosen}",
-                # Otherwise it writes to the home directory.
+                # Without it, MinIO writes to the home directory.
                 "--certs-dir",
                 str(data_dir / "certs"),
             ],
             environ={
                 "MINIO_ROOT_USER": access_key,
                 "MINIO_ROOT_PASSWORD": secret_key,
-                # The console would be one more port; nothing here needs it.
+                # The console would open one more port.
                 "MINIO_BROWSER": "off",
                 "MINIO_UPDATE": "off",
                 "MINIO_CALLHOME_ENABLE": "off",
@@ -308,7 +305,7 @@ def start_minio(
             log_file=log,
             detached=detached,
         )
-        # It prints its address only once it holds the port; a foreign server's answer alone would prove nothing.
+        # It prints its address only after it has opened the port; an answer alone could come from another server.
         announced = re.compile(rf"http://{re.escape(HOST)}:{chosen}\b")
 
         def is_ready() -> bool:
@@ -331,14 +328,14 @@ def start_minio(
 def start_minio_compose(
     *, access_key: str, secret_key: str, project: str, port: int | None = None, compose_file: Path | None = None
 ) -> LocalServer:
-    """MinIO in a container, by docker compose; healthy on return. The first start downloads the image.
+    """Start MinIO in a container with docker compose; it is healthy on return. The first start downloads the image.
 
     Args:
         access_key: at least 3 characters.
         secret_key: at least 8 characters.
         project: docker compose's project name. Its volume keeps the objects after ``stop``.
         port: the port on the loopback interface; a free one if None.
-        compose_file: what to run; the file that comes with brokerless if None.
+        compose_file: the compose file; the one that comes with brokerless if None.
 
     Raises:
         ConfigError: docker cannot be used, or the container did not become healthy.
@@ -355,7 +352,7 @@ def start_minio_compose(
         SECRET_KEY_ENV: secret_key,
         "BROKERLESS_MINIO_PORT": str(chosen),
     }
-    # docker's own progress (the image's download) goes straight to the terminal.
+    # docker shows its progress (the download of the image) on the terminal.
     command = [*compose, "up", "--detach", "--wait", "minio"]
     try:
         code = subprocess.run(
@@ -378,7 +375,7 @@ def start_minio_compose(
     if code != 0:
         stop()
         reason = f"exit {code}" if code is not None else f"no answer within {_COMPOSE_DEADLINE_S:.0f} s"
-        raise ConfigError(f"'{' '.join(command)}' failed ({reason}); see its output above, and try it by hand.")
+        raise ConfigError(f"'{' '.join(command)}' failed ({reason}); see its output above, and run it yourself.")
     return LocalServer(
         kind="minio",
         endpoint=f"http://{HOST}:{chosen}",
@@ -389,7 +386,7 @@ def start_minio_compose(
 
 
 def docker_usable(environ: Mapping[str, str] = os.environ) -> bool:
-    """True if ``docker compose`` is installed and its daemon answers."""
+    """Return True if ``docker compose`` is installed and its daemon answers."""
     docker = shutil.which("docker", path=environ.get("PATH", ""))
     if docker is None:
         return False
@@ -406,21 +403,20 @@ def docker_usable(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def minio_server(environ: Mapping[str, str], data_dir: Path) -> LocalServer:
-    """A MinIO to work on: a given endpoint, else a ``minio`` binary, else docker compose.
+    """Return a MinIO server: the endpoint in ``environ``, else a ``minio`` binary, else docker compose.
 
-    Credentials are ``MINIO_S3_ACCESS_KEY`` and ``MINIO_S3_SECRET_ACCESS_KEY`` (or the AWS SDK's names). A server that
-    is started here gets random ones when there are none; read them from the result.
+    Credentials are ``MINIO_S3_ACCESS_KEY`` and ``MINIO_S3_SECRET_ACCESS_KEY`` (or the AWS SDK's names). Without them, a
+    server that is started here gets random ones, which are in the result.
 
     Args:
-        environ: where endpoint, credentials, ``PATH`` and ``BROKERLESS_MINIO_BINARY`` are read.
-        data_dir: where a server that is started here keeps its objects (a container: in a volume named after it).
+        environ: the variables with endpoint, credentials, ``PATH`` and ``BROKERLESS_MINIO_BINARY``.
+        data_dir: the folder for the objects of a server that is started here (a container uses a volume instead).
 
     Returns:
-        The server. Stopping it does nothing when its endpoint was given.
+        The server. ``stop`` has no effect if its endpoint was given.
 
     Raises:
-        ConfigError: none of the three is possible (says how to make each so), an endpoint without credentials, or what
-            ``start_minio`` and ``start_minio_compose`` raise.
+        ConfigError: none of the three is possible, an endpoint has no credentials, or the server cannot be started.
     """
     access_key = environ.get(ACCESS_KEY_ENV) or environ.get("AWS_ACCESS_KEY_ID") or ""
     secret_key = environ.get(SECRET_KEY_ENV) or environ.get("AWS_SECRET_ACCESS_KEY") or ""
@@ -439,14 +435,14 @@ def minio_server(environ: Mapping[str, str], data_dir: Path) -> LocalServer:
         digest = hashlib.sha256(os.fsencode(data_dir.absolute())).hexdigest()[:8]
         return start_minio_compose(access_key=access_key, secret_key=secret_key, project=f"brokerless-{digest}")
     raise ConfigError(
-        "There is no MinIO to use. Do one of these: set AWS_ENDPOINT_URL to a running server (with "
-        f"{ACCESS_KEY_ENV} and {SECRET_KEY_ENV}); put a 'minio' binary on PATH or name it in {MINIO_BINARY_ENV}; "
+        "No MinIO server was found. Do one of these: set AWS_ENDPOINT_URL to a running server (with "
+        f"{ACCESS_KEY_ENV} and {SECRET_KEY_ENV}); put a 'minio' binary on PATH or set {MINIO_BINARY_ENV}; "
         "or start docker, with its compose plugin."
     )
 
 
 def _compose_file() -> Path | None:
-    # In the wheel it lies beside this module, in the repository under local/.
+    # In the wheel it is in this module's folder, in the repository under local/.
     here = Path(__file__).resolve()
     for candidate in (here.with_name("compose.yaml"), here.parents[2] / "local" / "compose.yaml"):
         if candidate.is_file():

@@ -1,4 +1,4 @@
-"""Arrow tables beside Spark: dead letters apart, ages as a histogram. No per-row Python."""
+"""Arrow tables in the pipeline: separating dead letters, and ages as a histogram; no Python code per row."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from brokerless.metrics import LATENCY_BOUNDS_S, Histogram
 from brokerless.schema import PRODUCED_AT
 
 DEAD_LETTER: Final = "_dead_letter"
-"""The struct column that marks a row as a dead letter: its fields are the dead-letter topic's columns."""
+"""The struct column that marks a row as a dead letter; its fields are the columns of the dead-letter topic."""
 
 
 def split_dead_letters(table: pa.Table) -> tuple[pa.Table, pa.Table | None]:
-    """The good rows without the mark, and the dead letters in the shape of their topic (None if there are none)."""
+    """Return the good rows without the mark, and the dead letters with their topic's columns (None without any)."""
     if DEAD_LETTER not in table.column_names:
         return table, None
     marks = table.column(DEAD_LETTER)
@@ -32,7 +32,7 @@ def split_dead_letters(table: pa.Table) -> tuple[pa.Table, pa.Table | None]:
 
 
 def ages(table: pa.Table, now_us: int) -> Histogram:
-    """How old the rows are, by ``_produced_at``; empty without that column."""
+    """Return a histogram of the rows' ages by ``_produced_at``; empty without that column."""
     histogram = Histogram()
     if PRODUCED_AT not in table.column_names or not table.num_rows:
         return histogram

@@ -1,9 +1,9 @@
-"""An archive of Spark's classes as the JVM wants them, so that a session starts in half the time.
+"""An archive of Spark's classes for the JVM, with which a session starts in half the time.
 
-Starting Spark is mostly loading and verifying some ten thousand classes. Java's class-data sharing (JEP 350, dynamic
-archives) keeps them in a file that is mapped into memory: on two slow cores a session with its first job took 5.4 s
-instead of 9.5. The archive belongs to one Java and one pyspark; it is made once, in the user's cache (130 MB), and a
-JVM that cannot use it ignores it.
+Starting Spark mostly consists of loading and verifying about ten thousand classes. Java's class-data sharing (JEP 350,
+dynamic archives) maps them into memory from a file: on two slow cores, a session with its first job took 5.4 s instead
+of 9.5 s. The archive fits one Java and one pyspark; it is created once in the user's cache (130 MB), and a JVM that
+cannot use it ignores it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MAKE_TIMEOUT_S: Final = 180
 
 
 def archive_path(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where the archive for this Java and this pyspark is, or would be."""
+    """Return the path of the archive for this Java and this pyspark, whether it exists or not."""
     java = find_java_home(environ).resolve()
     release = java / "release"
     text = release.read_text() if release.is_file() else ""
@@ -35,17 +35,17 @@ def archive_path(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def java_options(archive: Path) -> str:
-    """The JVM's options to use an archive, without a word if it does not fit."""
+    """Return the JVM options to use an archive, without warnings if it does not fit."""
     return f"-XX:SharedArchiveFile={archive} -Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off"
 
 
 def ensure_archive() -> bool:
-    """Makes the archive if it is missing (15 to 30 s). Returns whether it is there; never fails."""
+    """Create the archive if it is missing (15 to 30 s), and return whether it exists; never raises."""
     archive = archive_path()
     if archive.is_file():
         return True
     archive.parent.mkdir(parents=True, exist_ok=True)
-    # Under another name until it is complete: a JVM may be starting with it right now.
+    # It has another name until it is complete, because another JVM may start with it at this moment.
     draft = archive.with_suffix(f".{os.getpid()}")
     try:
         subprocess.run(
@@ -63,7 +63,7 @@ def ensure_archive() -> bool:
 
 
 def record(archive: Path) -> None:
-    """Runs a little of everything that a pipeline does, in a JVM that writes down its classes at its end."""
+    """Run a small job with all parts of a pipeline in a JVM that writes its class archive at its end."""
     import tempfile
 
     from pyspark.sql import SparkSession
@@ -93,7 +93,7 @@ def record(archive: Path) -> None:
             query.awaitTermination(1)
         query.stop()
         spark.stop()
-        # The archive is written when the JVM ends, which it does when its standard input closes.
+        # The JVM writes the archive when it ends, which happens when its standard input closes.
         gateway = spark.sparkContext._gateway
         if gateway is not None:
             gateway.shutdown()

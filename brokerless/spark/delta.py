@@ -1,12 +1,12 @@
 """The ``delta`` engine: the same transform on stock delta-spark, source and sink, with a tuned session.
 
-For stateful SQL, for comparison and for interoperability; the other engines are many times faster. Its output table is
-committed to by Spark's own Delta writer, which overwrites log entries unconditionally on S3 (``S3SingleDriverLogStore``
-of Delta 4.2 checks, then puts). So the table belongs to this engine alone: it is created with the property
-``brokerless.engine = delta``, the log of this kit refuses to append to such a table, and this engine refuses any other.
-One driver at a time may write to it; Delta documents why.
+It is for stateful SQL, for comparison and for interoperability; the other engines are many times faster. Spark's own
+Delta writer commits to the output, and it overwrites log entries unconditionally on S3 (``S3SingleDriverLogStore`` of
+Delta 4.2 checks, then puts). So the table belongs to this engine alone: it has the property ``brokerless.engine =
+delta``, all other writers of brokerless refuse it, and this engine refuses any other table. Only one driver at a time
+may write to it, as Delta documents.
 
-Exactly once by Spark's checkpoint on the object store and Delta's ``txnAppId`` and ``txnVersion``.
+Exactly once comes from Spark's checkpoint on the object store and Delta's ``txnAppId`` and ``txnVersion``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from brokerless.settings import Settings
     from brokerless.spark.sink import BatchReport
 
-_SDK: Final = "2.29.52"  # what hadoop-aws 3.4.2, and so pyspark 4.1.1, is built for
+_SDK: Final = "2.29.52"  # the version for hadoop-aws 3.4.2 and so for pyspark 4.1.1
 PACKAGES: Final = (
     "io.delta:delta-spark_4.1_2.13:4.2.0",
     "org.apache.hadoop:hadoop-aws:3.4.2",
@@ -45,8 +45,8 @@ PACKAGES: Final = (
         for module in ("s3", "sts", "kms", "s3-transfer-manager", "apache-client", "netty-nio-client")
     ),
 )
-# The SDK's bundle has 500 MB; everything else here is in pyspark already, in versions that must not be mixed
-# (netty 4.2 beside 4.1, Jackson, Parquet, Hadoop's client).
+# The SDK's bundle has 500 MB; pyspark already contains the others in versions that must not be mixed (netty 4.2 with
+# 4.1, Jackson, Parquet, Hadoop's client).
 EXCLUDES: Final = (
     "software.amazon.awssdk:bundle",
     "io.netty:*",
@@ -66,17 +66,17 @@ EXCLUDES: Final = (
 DELTA_CONF: Final[Mapping[str, str]] = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # Each batch reconstructs the sink's state: 50 tiny tasks by default.
+    # Each batch reconstructs the sink's state, by default with 50 tiny tasks.
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.databricks.delta.writeChecksumFile.enabled": "false",
     "spark.databricks.delta.stats.collect": "false",
     "spark.databricks.delta.properties.defaults.checkpointInterval": "100",
     "spark.hadoop.delta.enableFastS3AListFrom": "true",
-    # Spark's default, INT96, has no time zone, and other readers then lose it.
+    # Spark's default, INT96, has no time zone, so other readers would lose it.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.streaming.pollingDelay": "50ms",
     "spark.hadoop.fs.s3a.fast.upload.buffer": "bytebuffer",
-    # The checkpoint is on the object store here, where the local manager's rename would be a copy that is not atomic.
+    # This checkpoint is on the object store, where the local manager's rename would be a copy that is not atomic.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileContextBasedCheckpointFileManager"
     ),
@@ -85,46 +85,46 @@ DELTA_CONF: Final[Mapping[str, str]] = {
 
 @dataclass(slots=True)
 class DeltaStream:
-    """A running query of this engine, with the face of ``Stream``."""
+    """A running query of this engine, with the interface of ``Stream``."""
 
     query: StreamingQuery
     name: str
     engine: str = "delta"
 
     def ready(self) -> bool:
-        """True: Spark's own progress tells more."""
+        """Return True: Spark's own progress has more information."""
         return True
 
     def drain(self) -> list[BatchReport]:
-        """Nothing: Spark's own progress has the figures."""
+        """Return no reports: Spark's own progress has the figures."""
         return []
 
     def wait(self, *, once: bool) -> None:
-        """Waits for the query's end; with ``once`` until nothing is left."""
+        """Wait for the query's end; with ``once``, until all available messages are processed."""
         if once:
             self.query.processAllAvailable()
         else:
             self.query.awaitTermination()
 
     def stop(self, timeout_s: float = 8.0) -> None:
-        """Ends the query; a batch that it interrupts is repeated by the next run, without effect where it was done."""
+        """End the query; the next run repeats an interrupted batch, which has no effect if it was committed."""
         self.query.stop()
 
     def error(self) -> None:
-        """Spark keeps the error."""
+        """Return None: Spark has the error."""
         return
 
 
 def delta_session(settings: Settings, *, name: str) -> SparkSession:
-    """A session with Delta and S3A, fetching their pinned jars on first use (about 25 MB, and says so).
+    """Return a session with Delta and S3A; on first use, it downloads their pinned jars (about 25 MB).
 
     Raises:
-        ConfigError: as ``spark_session``; also for a root that Spark cannot reach by these jars.
+        ConfigError: as ``spark_session``; also for a root that these jars do not support.
     """
     conf = dict(DELTA_CONF)
     if settings.root.startswith("s3://"):
         conf |= {
-            # From the environment: settings of Spark are shown in process lists and user interfaces.
+            # Credentials come from the environment: Spark shows its settings in process lists and user interfaces.
             "spark.hadoop.fs.s3a.aws.credentials.provider": (
                 "software.amazon.awssdk.auth.credentials.EnvironmentVariableCredentialsProvider"
                 if settings.access_key
@@ -139,17 +139,17 @@ def delta_session(settings: Settings, *, name: str) -> SparkSession:
                 "spark.hadoop.fs.s3a.connection.ssl.enabled": str(settings.endpoint.startswith("https")).lower(),
             }
     elif not settings.root.startswith("file://"):
-        raise ConfigError(f"The delta engine reaches s3:// and file:// only, not {settings.root}; use another engine.")
-    print("The delta engine needs its jars (about 25 MB); they are fetched once.", file=sys.stderr, flush=True)
+        raise ConfigError(f"The delta engine supports only s3:// and file://, got {settings.root}; use another engine.")
+    print("The delta engine needs its jars (about 25 MB); they are downloaded once.", file=sys.stderr, flush=True)
     packages = {"spark.jars.packages": ",".join(PACKAGES), "spark.jars.excludes": ",".join(EXCLUDES)}
     return spark_session(settings, name=name, conf={**conf, **packages})
 
 
 def check_delta_output(settings: Settings, output: str) -> None:
-    """Passes if this engine may write the output (and its dead letters): they are its own, or not there.
+    """Raise unless this engine may write the output (and its dead letters): it created them, or they do not exist.
 
     Raises:
-        ConfigError: it is a topic, or an output of another engine.
+        ConfigError: the output is a topic, or an output of another engine.
     """
     store = open_store(settings)
     for topic in (output, dead_letters(output)):
@@ -160,7 +160,7 @@ def check_delta_output(settings: Settings, output: str) -> None:
         if owner != "delta":
             raise ConfigError(
                 f"{topic!r} is written by another engine, and Spark's Delta writer could overwrite its commits. "
-                "Give the delta engine an output of its own with --output."
+                "Give the delta engine its own output with --output."
             )
 
 
@@ -175,9 +175,9 @@ def start_delta(
     interval_s: float = 0.0,
     once: bool = False,
 ) -> DeltaStream:
-    """Starts the pipeline on stock Delta streaming.
+    """Start the pipeline on stock Delta streaming.
 
-    Dead letters have no ``_offset`` here: Delta's source does not tell a row's place.
+    Dead letters have no ``_offset`` with this engine, because Delta's source does not report a row's offset.
 
     Raises:
         ConfigError: as ``check_delta_output``.
@@ -188,13 +188,13 @@ def start_delta(
     check_delta_output(settings, output)
     store = open_store(settings)
 
-    def place(table: str) -> str:
+    def location(table: str) -> str:
         return f"{settings.root.replace('s3://', 's3a://', 1)}/{table}"
 
     streams: list[DataFrame] = []
     for topic in inputs:
         for number in range(describe_topic(store, topic).partitions):
-            rows = spark.readStream.format("delta").load(place(partition_table(topic, number)))
+            rows = spark.readStream.format("delta").load(location(partition_table(topic, number)))
             values = (F.lit(topic), F.lit(number), F.lit(None).cast("long"), F.lit(None).cast("long"))
             streams.append(
                 rows.withColumns({c.name: value for c, value in zip(METADATA, values, strict=True)})
@@ -215,15 +215,15 @@ def start_delta(
         batch.unpersist()
 
     def _append(rows: DataFrame, topic: str, options: Mapping[str, str]) -> None:
-        rows.coalesce(1).write.format("delta").mode("append").options(**options).save(place(topic))
+        rows.coalesce(1).write.format("delta").mode("append").options(**options).save(location(topic))
 
     schema = result.drop(DEAD_LETTER).schema
-    _create(spark, place(output), schema)
+    _create(spark, location(output), schema)
     if DEAD_LETTER in result.columns:
         letters = result.select(f"{DEAD_LETTER}.*", PRODUCED_AT).schema
-        _create(spark, place(dead_letters(output)), letters)
+        _create(spark, location(dead_letters(output)), letters)
     writer = result.writeStream.foreachBatch(write)
-    writer = writer.option("checkpointLocation", place(f"_brokerless/checkpoints/{name}/{output}")).queryName(name)
+    writer = writer.option("checkpointLocation", location(f"_brokerless/checkpoints/{name}/{output}")).queryName(name)
     if once:
         writer = writer.trigger(availableNow=True)
     elif interval_s > 0:
@@ -231,10 +231,10 @@ def start_delta(
     return DeltaStream(writer.start(), name)
 
 
-def _create(spark: SparkSession, place: str, schema: StructType) -> None:
-    """The table with its owner's mark; nothing if it is there."""
+def _create(spark: SparkSession, location: str, schema: StructType) -> None:
+    """Create the table with its owner's property if it does not exist."""
     from delta.tables import DeltaTable
     from pyspark.sql.types import StructField, StructType
 
     nullable = StructType([StructField(f.name, f.dataType, nullable=True) for f in schema])
-    DeltaTable.createIfNotExists(spark).location(place).addColumns(nullable).property(ENGINE_KEY, "delta").execute()
+    DeltaTable.createIfNotExists(spark).location(location).addColumns(nullable).property(ENGINE_KEY, "delta").execute()

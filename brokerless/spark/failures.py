@@ -1,4 +1,4 @@
-"""What went wrong, found in what Spark says about it: errors cross from its Python processes to the driver as text."""
+"""Finding errors in Spark's reports: its Python processes pass errors to the driver as text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 HOLD_S: Final = 60.0
-"""How long a pipeline goes on with what can be read after it met what cannot; then it stops and says so."""
+"""How long a pipeline continues with readable messages after it found an unreadable object; then it stops."""
 
 _UNREADABLE: Final = re.compile(r"brokerless\.errors\.StoreError: Offset (\d+):\d+ of '([^']+)' cannot be read")
 
@@ -24,26 +24,26 @@ _MISTAKES: Final = {"AnalysisException", "ParseException", "PySparkAttributeErro
 
 
 def unreadable(table: str, version: int, index: int, cause: Exception) -> str:
-    """What is said of an object that is missing or damaged; ``unreadable_in`` finds it again."""
-    place = f"{table}@{version}:{index}"
+    """Return the error text for a missing or damaged object; ``unreadable_in`` parses it."""
+    offset = f"{table}@{version}:{index}"
     return (
-        f"Offset {version}:{index} of {table!r} cannot be read: {cause} The pipeline has processed what was before it, "
-        "and what the other partitions held; what is behind it in this one waits. Nothing is lost or repeated: bring "
-        "the object back (from a version, a replica or a backup of the bucket) and start the pipeline again under its "
-        f"name. Only if nobody has it any more, go on without its messages: --skip {place}, or "
-        f"read_stream(..., skip=[{place!r}])."
+        f"Offset {version}:{index} of {table!r} cannot be read: {cause} The pipeline has processed the messages before "
+        "it and those of other partitions, and none after it. No message is lost or repeated: restore the object (from "
+        "a version, a replica or a backup of the bucket) and start the pipeline again with the same name. Only if the "
+        f"object cannot be restored, continue without its messages: --skip {offset}, or "
+        f"read_stream(..., skip=[{offset!r}])."
     )
 
 
 def unreadable_in(text: str) -> tuple[str, int] | None:
-    """The table and the version of an object that could not be read, in Spark's report; None if it was not that."""
+    """Return table and version of an unreadable object in Spark's report; None if it reports another error."""
     found = _UNREADABLE.search(text)
     return (found[2], int(found[1])) if found else None
 
 
 @contextmanager
 def lost_jvm_named() -> Iterator[None]:
-    """Calls the end of Spark's JVM by a name, where py4j has only its sockets to speak of.
+    """Raise a PipelineError if Spark's JVM has ended, where py4j reports only a socket error.
 
     Raises:
         PipelineError: the JVM is gone.
@@ -56,13 +56,13 @@ def lost_jvm_named() -> Iterator[None]:
         if not of_py4j or not (isinstance(error, OSError) or type(error).__name__ == "Py4JNetworkError"):
             raise
         raise PipelineError(
-            "Spark's JVM has ended, killed or out of memory. What it had not given back was not committed: start the "
-            "pipeline again under its name, and it goes on there."
+            "Spark's JVM has ended: it was killed or ran out of memory. Unfinished rows were not committed; start the "
+            "pipeline again with the same name, and it continues there."
         ) from error
 
 
 def mistake_in_transform(error: Exception) -> str | None:
-    """One line for what Spark says in thirty about a wrong column or expression; None if the error is not of those."""
+    """Return one line about a wrong column or expression from Spark's long text; None for other errors."""
     kind = type(error)
     if not kind.__module__.startswith("pyspark.errors") or kind.__name__ not in _MISTAKES:
         return None
@@ -71,7 +71,7 @@ def mistake_in_transform(error: Exception) -> str | None:
 
 
 def named_error(text: str) -> BrokerlessError:
-    """The kit's error inside Spark's report of a failure in one of its processes; a PipelineError if there is none."""
+    """Return the brokerless error in Spark's report of a failed process; a PipelineError if there is none."""
     for line in reversed(text.splitlines()):
         kind, colon, message = line.strip().partition(": ")
         name = kind.rpartition("brokerless.errors.")[2]
@@ -80,6 +80,6 @@ def named_error(text: str) -> BrokerlessError:
             try:
                 return error(message)
             except TypeError:
-                # Errors with context of their own (an earliest offset, a commit id) keep it in their text.
+                # Errors with more arguments (an earliest offset, a commit id) have them in their text.
                 return PipelineError(f"{name}: {message}")
     return PipelineError(f"Spark stopped the pipeline: {text[:2000]}")

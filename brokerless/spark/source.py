@@ -1,22 +1,22 @@
-"""``spark.readStream.format("brokerless")``: topics as a stream, by tailing their logs.
+"""``spark.readStream.format("brokerless")``: read topics as a stream by following their logs.
 
 Options (``read_stream`` sets them):
 
 =================  ==================================================================================================
 ``topics``         names, comma-separated; all their partitions are read
 ``start``          where a pipeline without progress begins: ``beginning`` (default), ``latest`` or a time;
-                   ``write_stream`` notes in the output what that means now, so that a crash does not move it
+                   ``write_stream`` records the position in the output, so that a crash does not change it
 ``pipeline``       the pipeline's name, and
-``output``         its output topic: with progress recorded there the stream resumes after it
+``output``         its output topic: the stream continues after the progress recorded there
 ``metadata``       ``true`` adds ``_topic``, ``_partition``, ``_version`` and ``_index``
-``maxRows``        limits of one batch, each soft by one commit, because a batch never splits a commit;
+``maxRows``        limits of one batch, which may be exceeded by one commit, because a commit is never split;
 ``maxBytes``       also ``maxFiles``
-``skip``           offsets of objects that nobody has any more, comma-separated, each as ``table@version:index``
-``acceptRewrites`` ``true`` delivers again what another engine's delete or update has kept, instead of stopping there
-``acceptNewInput`` ``true`` begins anew with an input that was removed and made again by hand, instead of stopping
-``until``          ``now``: end at the heads that the logs have at start (then Spark finds nothing more)
+``skip``           offsets of lost objects to skip, comma-separated, each as ``table@version:index``
+``acceptRewrites`` ``true`` reads unchanged rows again after another engine's delete or update, instead of stopping
+``acceptNewInput`` ``true`` reads an input that was deleted and created again by hand from its beginning
+``until``          ``now``: end at the last versions that the logs have at start (then Spark finds nothing more)
 ``cores``          how many tasks can run at once; a large batch is cut into about two for each (default 1)
-``settings``       profile, root, endpoint and region as JSON; credentials come from the environment or the chain
+``settings``       profile, root, endpoint and region as JSON; credentials come from the environment or AWS's chain
 =================  ==================================================================================================
 
 Three processes run this module: Spark's planner process holds one ``Reader`` (``initialOffset``, ``latestOffset``,
@@ -65,10 +65,10 @@ if TYPE_CHECKING:
 
 
 SLICE_ROWS: Final = 25_000
-"""The least that a second task is started for: a task costs some ten milliseconds, a row two or three microseconds."""
+"""The fewest rows for a second task: a task costs about ten milliseconds, a row two or three microseconds."""
 
 SLICE_BYTES: Final = 16 * 2**20
-"""The most that one task reads, but for an object that is larger: a task holds its rows in memory."""
+"""The most bytes of one task (except for one larger object): a task has its rows in memory."""
 
 
 class BrokerlessSource(DataSource):
@@ -76,21 +76,21 @@ class BrokerlessSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """For ``format``."""
+        """Return the name for ``format``."""
         return "brokerless"
 
     def schema(self) -> str:
-        """The topics' columns together, as DDL."""
+        """Return the columns of all topics as DDL."""
         options = _lower(self.options)
         return ddl(columns_of(store_of(option(options, "settings")), options))
 
-    def streamReader(self, schema: StructType) -> Reader:  # Spark's name
-        """The reader that the planner and the workers share."""
+    def streamReader(self, schema: StructType) -> Reader:  # the name is Spark's
+        """Return the reader for the planner and the workers."""
         return Reader(_lower(self.options), schema)
 
 
 class Slice(InputPartition):
-    """The objects that one task reads, in order: (table, version, first index, path)."""
+    """The objects of one task, in order: (table, version, first index, path)."""
 
     def __init__(self, objects: Sequence[tuple[str, int, int, str]]) -> None:
         super().__init__(tuple(objects))
@@ -98,10 +98,10 @@ class Slice(InputPartition):
 
 
 class Reader(DataSourceStreamReader):
-    """Cuts the logs into batches of whole commits.
+    """A reader that divides the logs into batches of whole commits.
 
     Args:
-        options: see the module; keys in lower case, as Spark hands them over.
+        options: see the module; keys in lower case, as Spark passes them.
         schema: the columns that the tasks deliver.
     """
 
@@ -114,17 +114,17 @@ class Reader(DataSourceStreamReader):
         self._last: SourceOffset | None = None
         self._target: Position = {}
         self._until: Position | None = None
-        self._files = 0  # that all batches of this run hold; a task reads each by one GET
+        self._files = 0  # objects in all batches of this run; a task reads each with one GET
         self._pool: ThreadPoolExecutor | None = None
 
-    # In the planner process
+    # These methods run in the planner process.
 
     def initialOffset(self) -> dict[str, object]:
-        """Where this run begins: after what the output records, or at the option ``start``."""
+        """Return the offset at which this run begins: after the output's progress, or at the option ``start``."""
         return (self._first or self._open()).to_dict()
 
     def latestOffset(self) -> dict[str, object]:
-        """The end of the next batch, or the last offset again if nothing came for ``WAIT_S``."""
+        """Return the end of the next batch, or the last offset again if nothing arrived for ``WAIT_S``."""
         last = self._last or self._open()
         deadline = time.monotonic() + WAIT_S
         while True:
@@ -140,7 +140,7 @@ class Reader(DataSourceStreamReader):
             time.sleep(max(0.001, min(deadline - now, *(source.due_in_s() for source in self._inputs.values()))))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The objects between two offsets, cut into slices, in order."""
+        """Return the objects between two offsets in slices, in order."""
         since, until = SourceOffset.of(start), SourceOffset.of(end)
         objects: list[tuple[str, int, int, str]] = []
         sizes: list[tuple[int, int]] = []
@@ -155,19 +155,19 @@ class Reader(DataSourceStreamReader):
                 rows += commit.rows
         if rows != until.rows - since.rows:
             raise PipelineError(
-                f"The batch from {since.at} to {until.at} has {until.rows - since.rows} messages, but {rows} are known "
-                "of. Nothing was written; start the pipeline again."
+                f"The batch from {since.at} to {until.at} must have {until.rows - since.rows} messages, got {rows}. "
+                "Nothing was written; start the pipeline again."
             )
         cores = int(self._options.get("cores", 1))
         return [Slice(objects[a:b]) for a, b in _cuts(sizes, cores)] or [Slice(())]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Forgets what is done."""
+        """Forget the processed commits."""
         for table, version in SourceOffset.of(end).at.items():
             self._inputs[table].forget(version)
 
     def stop(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the reader holds no resources."""
 
     def _open(self) -> SourceOffset:
         opened = open_inputs(store_of(option(self._options, "settings")), self._options)
@@ -178,7 +178,7 @@ class Reader(DataSourceStreamReader):
         return self._first
 
     def _cut(self, last: SourceOffset) -> SourceOffset:
-        """The offset after the next batch: everything there is, within the limits, tables taking turns."""
+        """Return the end of the next batch: all known commits within the limits, taking tables in turn."""
         due = [source for source in self._inputs.values() if not source.due_in_s()]
         for _ in (self._pool.map if self._pool else map)(Input.look, due):
             pass
@@ -212,10 +212,10 @@ class Reader(DataSourceStreamReader):
         return replace(last, at=at, rows=done, seen=seen, asked=self._asked())
 
     def _raise_held(self, at: Position, *, nothing_else: bool) -> None:
-        """Raises what is wrong with an input, when what could be done without it is done, or after a minute."""
+        """Raise the error of an input after all other commits are processed, or after a minute."""
         for table, source in self._inputs.items():
             if self._until is not None and at[table] >= self._until[table]:
-                continue  # this run ends before it
+                continue  # this run ends before the unreadable entry
             if source.error is not None and (nothing_else or time.monotonic() - source.error_at > HOLD_S):
                 raise source.error
 
@@ -226,10 +226,10 @@ class Reader(DataSourceStreamReader):
     def _end(self, table: str) -> int | None:
         return None if self._until is None else self._until[table]
 
-    # In the workers
+    # This method runs in the workers.
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a slice, as Arrow batches in log order."""
+        """Yield the rows of a slice as Arrow batches in log order."""
         import pyarrow as pa
 
         cure_worker()
@@ -251,7 +251,7 @@ class Reader(DataSourceStreamReader):
                     continue
                 raise StoreError(unreadable(table, version, index, messages)) from messages
             if not messages.num_rows:
-                continue  # columns of another writer, perhaps
+                continue  # perhaps columns of another writer
             rows = pa.table(messages)
             if metadata:
                 rows = with_metadata(rows, table, version, index)
@@ -259,7 +259,7 @@ class Reader(DataSourceStreamReader):
 
 
 def _cuts(sizes: Sequence[tuple[int, int]], cores: int) -> list[tuple[int, int]]:
-    """Ranges of objects for one task each, from their (rows, bytes); two for a core, so that cores end together."""
+    """Divide objects with these (rows, bytes) into ranges, one per task: two per core, so that cores end together."""
     enough = max(SLICE_ROWS, math.ceil(sum(rows for rows, _ in sizes) / (2 * cores)))
     cuts: list[tuple[int, int]] = []
     begin = total_rows = total_bytes = 0

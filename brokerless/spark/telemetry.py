@@ -1,4 +1,4 @@
-"""A pipeline's metrics: what its batches did, in the terms of ``brokerless.metrics``, sent once a minute."""
+"""A pipeline's metrics: the reports of its batches as metrics of ``brokerless.metrics``, sent once a minute."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 class PipelineMeter:
-    """Turns batch reports into metrics.
+    """A converter of batch reports into metrics.
 
     Args:
         pipeline: the dimension's value.
-        usd_per_hour: of the job's workers, for the estimated cost; 0 leaves them out.
-        meter: where the values go.
+        usd_per_hour: the price of the job's workers, for the estimated cost; 0 omits them.
+        meter: receives the values.
         clock: time.
     """
 
@@ -41,7 +41,7 @@ class PipelineMeter:
         self._usd = 0.0
 
     def record(self, reports: Sequence[BatchReport]) -> None:
-        """Adds what these batches did. Call it at least once a second, with nothing if nothing happened."""
+        """Add the reports of these batches. Call it at least once per second, with no reports if there are none."""
         for report in reports:
             self._record(report)
         elapsed = self._clock.monotonic() - self._since
@@ -57,7 +57,7 @@ class PipelineMeter:
         meter.add(metrics.PIPELINE_MESSAGES, name, report.rows)
         meter.add(metrics.DEAD_LETTERS, name, report.dead_letters)
         meter.add(metrics.LAG_MESSAGES, name, report.lag_rows)
-        # What waits is younger than what was done, so the youngest row's age bounds the lag from above.
+        # Waiting messages are younger than processed ones, so the youngest row's age is an upper bound of the lag.
         youngest = report.latency.percentile(0) if report.lag_rows else 0.0
         meter.observe(metrics.LAG_SECONDS, name, youngest or 0.0)
         meter.add_histogram(metrics.END_TO_END_LATENCY, name, report.latency)
@@ -70,13 +70,13 @@ class PipelineMeter:
 
 @contextlib.contextmanager
 def published(meter: Meter, *, namespace: str | None, path: Path | None, region: str) -> Iterator[None]:
-    """Sends what the meter collects while the block runs, and once more at its end.
+    """Publish the meter's values while the block runs, and once more at its end.
 
     Args:
-        meter: to take from.
-        namespace: of CloudWatch; None sends nothing there.
-        path: a file that gets a line of JSON for each metric; None writes none.
-        region: of CloudWatch. boto3 does not read ``AWS_REGION``, which is all that EMR jobs are given.
+        meter: the meter to publish.
+        namespace: the CloudWatch namespace; None sends nothing.
+        path: a file for one line of JSON per metric; None writes no file.
+        region: the CloudWatch region. boto3 does not read ``AWS_REGION``, the only variable that EMR jobs have.
     """
     if namespace is None and path is None:
         yield

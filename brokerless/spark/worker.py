@@ -1,16 +1,14 @@
-"""What every Python worker of Spark does, and shares: cures for three stalls, and open stores.
+"""Code that runs in every Python worker of Spark: it avoids three delays, and shares open stores.
 
-They are measured on pyspark 4.1.1 (a warm job through a Python source went from 119 ms to 29 ms):
+Measured on pyspark 4.1.1 (a warm job through a Python source takes 29 ms instead of 119 ms):
 
 1. At the start of each task the worker calls ``importlib.invalidate_caches()``, and each ``zipimporter`` on its path
-   reads its archive's directory again: ``pyspark.zip``, py4j, and the Spark core jar with 5,358 entries, 55 ms in all.
-   Where pyspark is installed as a package, too, nothing more needs to come from those archives and they can be dropped
-   from the path of the (reused) worker.
-2. After each task the worker runs a full garbage collection, 30 ms over the objects of numpy, pyarrow and pyspark's own
-   modules; at five batches a second that is a sixth of a core. Those objects never die, so they are taken out of the
-   collector's sight once: ``gc.freeze``.
-3. Loopback TCP between the JVM and the worker waits 40 ms for a delayed acknowledgement when the Arrow stream opens.
-   Unix domain sockets do not: ``spark.python.unix.domain.socket.enabled`` in ``session``.
+   reads its archive's directory again (pyspark, py4j and Spark's core jar), 55 ms in all. If pyspark is installed as a
+   package, those archives are not needed and are removed from the path of the (reused) worker.
+2. After each task the worker runs a full garbage collection, 30 ms for the permanent objects of numpy, pyarrow and
+   pyspark; ``gc.freeze`` excludes them.
+3. Loopback TCP between JVM and worker waits 40 ms for a delayed acknowledgement; Unix domain sockets
+   (``spark.python.unix.domain.socket.enabled`` in ``session``) do not.
 """
 
 from __future__ import annotations
@@ -32,9 +30,9 @@ if TYPE_CHECKING:
 
 
 def cure_worker() -> None:
-    """Makes the next tasks of this worker process fast (1 and 2 above).
+    """Make the next tasks of this worker process fast (1 and 2 above).
 
-    Call it in each task, after its imports: importing a part of pyspark brings an archive's importer back.
+    Call it in each task, after its imports: importing a part of pyspark adds an archive's importer again.
     """
     _freeze(os.getpid())
     folders = [entry for entry in sys.path if not entry.endswith((".zip", ".jar"))]
@@ -58,11 +56,11 @@ def _is_installed(folders: tuple[str, ...]) -> bool:
 
 
 PART: Final = "brokerless.part"
-"""A local property of Spark's jobs: which part of the batch they read, by table: (after this version, up to this)."""
+"""The local property of Spark's jobs with the part of the batch to read, by table: (after version, up to version)."""
 
 
 def part_of_task() -> dict[str, tuple[int, int]] | None:
-    """The part of the batch that this task is to read; None is all of it."""
+    """Return the part of the batch that this task must read; None means all of it."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -71,7 +69,7 @@ def part_of_task() -> dict[str, tuple[int, int]] | None:
 
 
 def settings_option(settings: Settings) -> str:
-    """The settings without secrets, as an option that Spark may show. Credentials travel by environment or chain."""
+    """Return the settings without secrets, as an option that Spark may show; credentials are passed separately."""
     return json.dumps(
         {
             "profile": settings.profile,
@@ -84,7 +82,7 @@ def settings_option(settings: Settings) -> str:
 
 @lru_cache(maxsize=8)
 def store_of(option: str) -> ObstoreStore:
-    """The store that the option names, opened once in this process, with this process's credentials."""
+    """Return the store for the option, opened once in this process, with this process's credentials."""
     values: Mapping[str, str | None] = json.loads(option)
     environ = {
         "AWS_REGION": values["region"],

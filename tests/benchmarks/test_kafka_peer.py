@@ -67,7 +67,7 @@ def test_ids_are_found_behind_fields_of_any_width() -> None:
 
 @pytest.mark.parametrize("bad", [None, b"", b"00-000000000007", b"1.7E12 00-000000000007", b"x"])
 def test_a_value_of_another_form_is_refused(bad: bytes | None) -> None:
-    with pytest.raises(ValueError, match="not a field, a tab and a message"):
+    with pytest.raises(ValueError, match="must be a field, a tab and a message"):
         ids([b"1.7E12\t00-000000000006", bad], 0)
 
 

@@ -121,7 +121,7 @@ def test_arrivals_of_nothing_survive_being_saved(tmp_path: Path) -> None:
 
 
 def test_each_row_has_a_producer_and_a_number() -> None:
-    with pytest.raises(ValueError, match="2 producers for 1 numbers"):
+    with pytest.raises(ValueError, match="got 2 and 1"):
         Arrivals().add(BEGIN, np.array([0, 0]), np.array([0]))
 
 
@@ -181,7 +181,7 @@ def test_missing_acknowledgements_are_a_problem() -> None:
 
 
 def test_counts_must_be_of_all_producers() -> None:
-    with pytest.raises(ValueError, match="2 producers, but counts of 1"):
+    with pytest.raises(ValueError, match="2 producers need as many counts, got 1"):
         verdict(SPEC, Arrivals(), [1], [1])
 
 

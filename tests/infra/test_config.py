@@ -19,7 +19,7 @@ STAGE = StageConfig("test", (TOPIC,), (PIPELINE,))
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"name": "a/b"}, "cannot be a topic's name"),
+        ({"name": "a/b"}, "is not a valid topic name"),
         ({"name": "x" * 25}, "has 25 characters"),
         ({"partitions": 0}, "has 0 partitions"),
         ({"sources": ("mail",)}, "unknown source 'mail'"),

@@ -80,7 +80,7 @@ def test_bad_schema_text(cli, schema, words):
 
 @pytest.mark.parametrize("name", ["../up", "", "t.1"])
 def test_bad_topic_name(cli, name):
-    assert_refused(cli("topics", "create", name, "--schema", SCHEMA), "cannot be a topic's name", "letters")
+    assert_refused(cli("topics", "create", name, "--schema", SCHEMA), "is not a valid topic name", "letters")
     assert cli.objects() == set()
 
 

@@ -805,7 +805,7 @@ def test_the_command_on_a_url(cli, store) -> None:
         (["s3://bucket"], "is not the URL of a table"),
         (["s3://bucket/"], "is not the URL of a table"),
         (["s3://a/t", "--root", "s3://b"], "leave out --root"),
-        (["a/b"], "cannot be a topic's name"),
+        (["a/b"], "is not a valid topic name"),
         (["--history", "nix.jsonl"], "nix.jsonl cannot be read"),
     ],
 )
@@ -870,7 +870,7 @@ def test_a_torn_history_is_judged_and_reported(cli, tmp_path) -> None:
     path.write_bytes(path.read_bytes()[:-5])
     result = cli("verify", "--history", "h.jsonl")
     assert result.exit_code == 0
-    assert "The last line of h.jsonl is torn" in result.stderr
+    assert "The last line of h.jsonl is incomplete" in result.stderr
     assert cli.json("verify", "--history", "h.jsonl")["torn"] == ["h.jsonl"]
 
 

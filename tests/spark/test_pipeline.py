@@ -266,7 +266,7 @@ def test_a_source_that_looks_for_its_progress_elsewhere_is_refused(
     create_topic(open_store(elsewhere), "timezone1", Schema.parse("date string, message string"), exist_ok=True)
     rows = read_stream(spark, ["timezone1"], name=name, output=output, settings=elsewhere)
     joined = unify_timezones(rows).join(spark.range(1).selectExpr("'a' as message"), "message", "left")
-    with pytest.raises(ConfigError, match=f"keeps it under name='{NAME}', output='{OUTPUT}', root {settings.root}. "):
+    with pytest.raises(ConfigError, match=f"writes it to name='{NAME}', output='{OUTPUT}', root {settings.root}. "):
         write_stream(joined, OUTPUT, name=NAME, settings=settings)
     assert DeltaLog(open_store(settings), OUTPUT).state.version == 0  # not even claimed
 
@@ -317,7 +317,7 @@ def test_bad_configuration_stops_at_start(spark: SparkSession, settings: Setting
     create(settings)
     with pytest.raises(TopicNotFound, match="nowhere"):
         read_stream(spark, ["nowhere"], name=NAME, output=OUTPUT, settings=settings)
-    with pytest.raises(ConfigError, match="no place to start"):
+    with pytest.raises(ConfigError, match="not a start position"):
         read_stream(spark, ["timezone1"], name=NAME, output=OUTPUT, settings=settings, start="soon")
     array = {"type": "array", "elementType": "string", "containsNull": True}
     field = {"name": "tags", "type": array, "nullable": True, "metadata": {}}
@@ -331,7 +331,7 @@ def test_bad_configuration_stops_at_start(spark: SparkSession, settings: Setting
     fits = rows.selectExpr("1D as timestamp", "message")
     with pytest.raises(ConfigError, match="1 to 100 characters"):
         write_stream(fits, OUTPUT, name="a:b", settings=settings)
-    with pytest.raises(ConfigError, match=r"keeps state \((Deduplicate|Aggregate)\)"):
+    with pytest.raises(ConfigError, match=r"is stateful \((Deduplicate|Aggregate)\)"):
         write_stream(fits.dropDuplicates(), OUTPUT, name=NAME, settings=settings)
 
 

@@ -147,7 +147,7 @@ def test_sockets_that_cannot_be_made_are_a_reason(
 
 
 def test_state_is_refused_as_by_micro_batches(spark: SparkSession, topics: Settings) -> None:
-    with pytest.raises(ConfigError, match=r"keeps state \(Deduplicate\)"):
+    with pytest.raises(ConfigError, match=r"is stateful \(Deduplicate\)"):
         start(spark, topics, lambda rows: rows.select("message").dropDuplicates())
 
 
@@ -286,7 +286,7 @@ def test_a_commit_interval_is_a_time(
     with pytest.raises(SystemExit) as refused:
         job(topics, monkeypatch, capsys, f"--commit-interval={given}")(same)
     assert refused.value.code == 2
-    assert "is not a time like 100ms or 1s" in capsys.readouterr().err
+    assert "is not a duration; write 100ms or 1s" in capsys.readouterr().err
 
 
 def test_micro_batches_do_not_use_the_source_of_this_engine(spark: SparkSession, tmp_path: Path) -> None:

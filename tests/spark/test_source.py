@@ -364,14 +364,14 @@ def test_planning_refuses_to_lose_messages(settings: Settings, store: Store) -> 
     send(settings, "a", 1)
     source = reader(settings)
     start, end = source.initialOffset(), source.latestOffset()
-    with pytest.raises(PipelineError, match="2 messages, but 1 are known"):
+    with pytest.raises(PipelineError, match="must have 2 messages, got 1"):
         source.partitions(start, {**end, "rows": 2})
 
 
 def test_a_writer_without_row_counts_is_refused(settings: Settings, store: Store) -> None:
     store.put("a/x.parquet", b"")
     DeltaLog(store, "a").append([Add("x.parquet", 1, None, 0)])
-    with pytest.raises(SchemaError, match="without numRecords"):
+    with pytest.raises(SchemaError, match="without the statistic numRecords"):
         reader(settings).latestOffset()
 
 
@@ -391,7 +391,7 @@ def test_retention_is_not_a_silent_gap(settings: Settings, store: Store) -> None
 def test_bad_options() -> None:
     with pytest.raises(ConfigError, match="needs the option 'settings'"):
         BrokerlessSource({"topics": "a"}).schema()
-    with pytest.raises(ConfigError, match="one twice"):
+    with pytest.raises(ConfigError, match="different topic names"):
         topic_names({"topics": "a,a"})
     with pytest.raises(SchemaError, match="in one topic and"):
         union_columns([Schema.parse("x long"), Schema.parse("x string")])
@@ -467,7 +467,7 @@ def test_an_input_that_was_restored_from_an_older_copy_is_refused(settings: Sett
         send(settings, "a", number)
     record(store, OUTPUT, a=3)
     store.delete([DeltaLog(store, "a").entry_path(3)])
-    with pytest.raises(TopicChanged, match="records this very table up to entry 3, but"):
+    with pytest.raises(TopicChanged, match="records the same table up to entry 3, but"):
         claimed(settings, store)
     outputs = claimed(settings, store, acceptnewinput="true")
     assert outputs.output.position({"a": DeltaLog(store, "a").table_id}) == {"a": 0}

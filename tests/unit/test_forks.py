@@ -88,7 +88,7 @@ def test_a_copied_producer_refuses_and_leaves_the_rest_to_its_parent(store: Fake
         for call in calls:
             answer = in_child(call)
             assert answer.startswith(f"UsageError: This producer was opened in process {os.getpid()}, "), answer
-            assert answer.endswith("open a producer of its own in each process, after the fork.")
+            assert answer.endswith("open a new producer in each process, after the fork.")
         before = store.requests.total()
         assert in_child(lambda: (producer.close(), store.requests.total() - before)) == "(None, 0)"
     producer.close()

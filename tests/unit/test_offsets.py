@@ -53,7 +53,8 @@ def test_any_instant_with_an_offset_is_a_start(instant: datetime) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "because"), [("2026-03-29T01:30:00", "no UTC offset"), ("soon", "no place to start"), ("", "no place")]
+    ("text", "because"),
+    [("2026-03-29T01:30:00", "no UTC offset"), ("soon", "not a start position"), ("", "not a start")],
 )
 def test_what_is_no_start_is_refused(text: str, because: str) -> None:
     with pytest.raises(ConfigError, match=because):
@@ -79,7 +80,7 @@ def test_a_saved_position_reads_back() -> None:
     ["", "[]", "{}", '{"topic": "t", "next": {"0": "1"}, "table_ids": {}}', '{"topic": "t", "next": {"0": "1:0"}}'],
 )
 def test_what_is_no_position_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"p\.json does not hold a position; .*export"):
+    with pytest.raises(ConfigError, match=r"p\.json must hold a position .*export"):
         SavedPosition.parse(text, source="p.json")
 
 

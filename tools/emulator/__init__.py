@@ -1,1 +1,1 @@
-"""An emulator of AWS on this machine, and the deployment to it."""
+"""An emulator of AWS on this machine, and deployment to it."""

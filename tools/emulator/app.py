@@ -1,4 +1,4 @@
-"""The CDK app of ``make deploy-local``: the stacks and templates of any stage, for the emulator on this machine.
+"""The CDK app of ``make deploy-local``: the same stacks and templates as for any stage, deployed to the local emulator.
 
 Only what cannot be otherwise is: the functions' packages fit this machine, because the emulator runs functions in
 this interpreter; the generator sends messages from the start; and topics have all sources that the emulator supports.
@@ -32,7 +32,7 @@ INTERVAL_S: Final = "0.2"
 
 
 def local_stage(*, interval_s: str = INTERVAL_S) -> StageConfig:
-    """The stage ``dev`` as it is deployed to the emulator."""
+    """Return the stage ``dev`` as it is deployed to the emulator."""
     dev = STAGES["dev"]
     slower = (("--commit-interval", f"{interval_s}s"),)
     # Each source once: the example's topics have only some of them.

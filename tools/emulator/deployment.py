@@ -1,9 +1,9 @@
 """Deploy to an emulator of AWS on this machine, with the CDK's command line.
 
-Nothing here needs an account, Docker or the network. The emulator listens on the loopback interface only, checks the
-policies of roles, and keeps all that it writes in one directory. So does the CDK: its caches, its assembly, its home.
+It needs no account, no Docker and no network. The emulator listens on the loopback interface only, checks the policies
+of roles, and writes to one directory only. The CDK uses that directory, too, for its caches, its assembly and its home.
 
-``python -m tools.emulator.deployment`` deploys and stays, so that one can look around; Ctrl-C ends everything.
+``python -m tools.emulator.deployment`` deploys and keeps running, so that you can inspect the result, until Ctrl-C.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
-# A stack takes about a minute here; a custom resource that nobody answers would wait for an hour.
+# A stack takes about a minute here; a custom resource without an answer would wait for an hour.
 _CDK_DEADLINE_S: Final = 600.0
 _SHOWN_CHARACTERS: Final = 6000
-# The secret is not checked for the account's own key; clients insist on having one.
+# The emulator does not check the secret of the account's own key, but clients need one.
 _SECRET: Final = "local"  # noqa: S105
 
 _BIN: Final = Path(sys.executable).parent
 
 
 class Emulator:
-    """AWS on the loopback interface; a context manager that ends every process it started.
+    """An emulator of AWS on the loopback interface; a context manager that ends every process it started.
 
     Attributes:
-        directory: where it keeps everything.
+        directory: the folder for all its files.
         endpoint: URL of all services.
-        access_key: of the account's owner, whom no policy restricts. Another one each time, because the CDK's command
-            line remembers which key belongs to which account.
+        access_key: the key of the account's owner, whom no policy restricts. It is different each time, because the
+            CDK's command line remembers which key belongs to which account.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -70,7 +70,7 @@ class Emulator:
     ) -> None:
         process, self._process = self._process, None
         if process is not None:
-            # Its functions' workers and it are one process group, which the end of its input ends.
+            # The emulator and its functions' workers are one process group, which ends when its input closes.
             end_child(process, grace_s=5.0)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -94,11 +94,11 @@ class Emulator:
         }
 
     def client(self, service: str, credentials: Mapping[str, str] | None = None) -> Any:
-        """A boto3 client, of the account's owner or of a role's credentials (``assume``).
+        """Return a boto3 client with the credentials of the account's owner or of a role (``assume``).
 
         Args:
-            service: as boto3 names it.
-            credentials: as AWS's environment variables.
+            service: the service's name in boto3.
+            credentials: credentials as AWS's environment variables.
         """
         keys = credentials or self.environ()
         return boto3.client(
@@ -108,12 +108,12 @@ class Emulator:
             aws_access_key_id=keys["AWS_ACCESS_KEY_ID"],
             aws_secret_access_key=keys["AWS_SECRET_ACCESS_KEY"],
             aws_session_token=keys.get("AWS_SESSION_TOKEN"),
-            # A function may take its time; what it is asked once it must not be asked again.
+            # A function may be slow, and a call must not be repeated.
             config=Config(connect_timeout=5, read_timeout=120, retries={"total_max_attempts": 1}),
         )
 
     def assume(self, role_arn: str) -> dict[str, str]:
-        """Credentials with exactly the rights of a role, as AWS's environment variables."""
+        """Return credentials with the rights of a role, as AWS's environment variables."""
         answer = self.client("sts").assume_role(RoleArn=role_arn, RoleSessionName="local")["Credentials"]
         return {
             "AWS_ACCESS_KEY_ID": answer["AccessKeyId"],
@@ -130,16 +130,16 @@ class Emulator:
                 **ministack_environ(self.directory, port=port, nonce=nonce),
                 **self.environ(),
                 DIRECTORY_ENV: str(self.directory),
-                # Functions answer to CloudFormation at this name.
+                # Functions send their answers for CloudFormation to this name.
                 "MINISTACK_HOST": HOST,
                 "MINISTACK_ACCOUNT_ID": ACCOUNT,
                 "MINISTACK_REGION": REGION,
                 "AUTH": "true",
                 "PATH": f"{_BIN}{os.pathsep}{os.environ['PATH']}",
                 "HOME": str(self.directory / "tmp"),
-                # Functions inherit it, and must see nothing but their package.
+                # Functions inherit it, and must find only their own package.
                 "PYTHONPATH": "",
-                # There is no daemon that takes traces.
+                # There is no daemon that receives traces.
                 "POWERTOOLS_TRACE_DISABLED": "true",
             },
             log_file=self.log,
@@ -156,11 +156,11 @@ class Emulator:
 
 
 class Deployment:
-    """The CDK's command line, pinned by ``package.json``, working on an emulator.
+    """The CDK's command line, pinned by ``package.json``, with an emulator as its target.
 
     Args:
-        emulator: a running one.
-        directory: for the assembly and the command line's caches.
+        emulator: a running emulator.
+        directory: the folder for the assembly and the command line's caches.
     """
 
     def __init__(self, emulator: Emulator, directory: Path) -> None:
@@ -174,7 +174,7 @@ class Deployment:
         return self._cdk("bootstrap", f"aws://{ACCOUNT}/{REGION}")
 
     def synth(self, context: Mapping[str, str] | None = None) -> str:
-        """Makes the templates that the other commands work with.
+        """Synthesise the templates that the other commands use, and return the output.
 
         Args:
             context: values of ``tools.emulator.app``'s context, for example the interval of the pipeline.
@@ -203,12 +203,12 @@ class Deployment:
         """Run one command and return its output.
 
         Args:
-            arguments: of ``cdk``.
-            cwd: the checkout, whose ``cdk.json`` names the app and says how to make its assets; otherwise a directory
-                without one, so that commands that need no app do not make it first.
+            arguments: the arguments of ``cdk``.
+            cwd: the checkout, whose ``cdk.json`` names the app and how to build its assets; or a directory without
+                one, so that commands that need no app do not build it.
 
         Raises:
-            BrokerlessError: it failed or took too long; with the end of its output.
+            BrokerlessError: the command failed or took too long; the text has the end of its output.
         """
         inherited = {name: value for name, value in os.environ.items() if name in {"LANG", "LC_ALL", "LD_LIBRARY_PATH"}}
         environ = {
@@ -236,7 +236,7 @@ class Deployment:
             try:
                 output, _ = process.communicate(timeout=_CDK_DEADLINE_S)
             finally:
-                # The app and the CDK's own helpers, if it was interrupted.
+                # After an interruption, this ends the app and the CDK's own helpers.
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
         if process.returncode:
@@ -248,11 +248,11 @@ class Deployment:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Deploys to an emulator and keeps it until Ctrl-C. Returns the exit code."""
+    """Deploy to an emulator and run it until Ctrl-C; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m tools.emulator.deployment", description="The AWS deployment on this machine."
     )
-    parser.add_argument("--directory", type=Path, help="where everything is kept (default: a temporary directory)")
+    parser.add_argument("--directory", type=Path, help="the folder for all files (default: a temporary directory)")
     args = parser.parse_args(argv)
     with contextlib.ExitStack() as stack:
         directory = args.directory or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="brokerless-aws-")))
@@ -285,7 +285,7 @@ def _tour(emulator: Emulator) -> str:
     lines += [
         "  brokerless tail timezone_unified",
         "",
-        "What it is made of (emulated addresses are in docs/local-aws.md):",
+        "Its resources (docs/local-aws.md describes emulated addresses):",
         "",
     ]
     lines += [f"  {name} = {value}" for name, value in outputs.items()]

@@ -1,12 +1,12 @@
 """Run Glue's Spark jobs for the emulator, which by itself only reports that they succeeded.
 
-A run is one ``spark-submit`` on this machine, made of the job's definition as Glue makes it: the script and the
-library's wheel come from the bucket, the chain of settings from ``--conf``, the arguments from the definition, and the
-credentials from the job's role, so that its policy decides what the job may read and write. At most one run of a job
-is live, stopping ends the process, and ends are announced on the event bus.
+A run is one ``spark-submit`` on this machine, made from the job's definition as Glue does it: script and wheel come
+from the bucket, the settings from ``--conf``, the arguments from the definition, and the credentials from the job's
+role, so that its policy applies. A job has at most one running run, stopping it ends the process, and the event bus
+gets an event at its end.
 
-What differs from Glue: two local cores instead of workers, this interpreter and its installed pyspark, obstore and
-arro3 instead of those of Glue and of the archive of wheels, and ``--state-dir`` below the emulator's directory.
+Differences to Glue: two local cores instead of workers, this interpreter with its installed pyspark, obstore and arro3
+instead of Glue's and those in the archive of wheels, and ``--state-dir`` below the emulator's directory.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger(__name__)
 
 LIVE: Final = frozenset({"STARTING", "RUNNING", "STOPPING"})
-"""The states in which a run may still write."""
+"""The states of a run that may still write."""
 
-# Many times what a batch takes here; a driver that does not end by then is killed, as Glue would.
+# Much longer than a batch takes here; then the driver is killed, as Glue does it.
 _STOP_S: Final = 15.0
 _MESSAGE_LINES: Final = 5
 
-# Settings of this machine, after those of the definition: the last one counts.
+# Settings for this machine come after those of the definition, because the last one counts.
 _LOCAL_CONF: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -56,11 +56,11 @@ _LOCAL_CONF: Final = {
 
 
 class GlueRuns:
-    """Replaces ministack's StartJobRun, BatchStopJobRun and GetJobRuns.
+    """A replacement of ministack's StartJobRun, BatchStopJobRun and GetJobRuns.
 
     Args:
-        directory: each run gets a directory here, with its log.
-        endpoint: of the emulator.
+        directory: the folder for the runs, each with its log.
+        endpoint: the endpoint of the emulator.
     """
 
     def __init__(self, directory: Path, endpoint: str) -> None:
@@ -73,7 +73,7 @@ class GlueRuns:
         self._lock = threading.Lock()
 
     def install(self) -> None:
-        """Puts these operations in the place of ministack's."""
+        """Replace ministack's operations with these."""
         self._glue._start_job_run = self.start
         self._glue._batch_stop_job_run = self.stop
         self._glue._get_job_runs = self.runs
@@ -85,7 +85,7 @@ class GlueRuns:
                 _signal(process, signal.SIGKILL)
 
     def start(self, data: dict[str, Any]) -> Any:
-        """StartJobRun: refused while a run is live, as for a job with MaxConcurrentRuns 1, Glue's default."""
+        """Handle StartJobRun; refused while a run is active, as with MaxConcurrentRuns 1, Glue's default."""
         name = data["JobName"]
         job = self._glue._jobs.get(name)
         if job is None:
@@ -109,12 +109,12 @@ class GlueRuns:
             if any(other["JobRunState"] in LIVE for other in runs):
                 return self._error("ConcurrentRunsExceededException", f"Concurrent runs exceeded for {name}")
             runs.append(run)
-        # The definition as it is now: a later UpdateJob is for later runs.
+        # The current definition: a later UpdateJob affects later runs only.
         self._thread(partial(self._run, deepcopy(job), run))
         return self._responses.json_response({"JobRunId": run["Id"]})
 
     def stop(self, data: dict[str, Any]) -> Any:
-        """BatchStopJobRun: the run is STOPPING until its process has ended."""
+        """Handle BatchStopJobRun: the run is STOPPING until its process has ended."""
         stopping, errors = [], []
         for run_id in data.get("JobRunIds", []):
             names = {"JobName": data["JobName"], "JobRunId": run_id}
@@ -131,7 +131,7 @@ class GlueRuns:
         return self._responses.json_response({"SuccessfulSubmissions": stopping, "Errors": errors})
 
     def runs(self, data: dict[str, Any]) -> Any:
-        """GetJobRuns: the newest first."""
+        """Handle GetJobRuns: return the runs, newest first."""
         runs = list(reversed(self._glue._job_runs.get(data["JobName"], [])))
         return self._responses.json_response({"JobRuns": runs[: data.get("MaxResults", len(runs))]})
 
@@ -140,7 +140,7 @@ class GlueRuns:
         directory.mkdir(parents=True)
         try:
             process = self._spawn(job, run, directory)
-        except Exception as error:  # whatever it is, it is the run's end and not the emulator's
+        except Exception as error:  # any error ends the run, but not the emulator
             _LOG.exception("Glue run %s did not start", run["Id"])
             self._finish(run, "FAILED", f"{type(error).__name__}: {error}")
             return
@@ -151,7 +151,7 @@ class GlueRuns:
         code = process.wait()
         with self._lock:
             del self._processes[run["Id"]]
-        _signal(process, signal.SIGKILL)  # what the driver left behind in its group
+        _signal(process, signal.SIGKILL)  # remaining processes of the driver's group
         shutil.rmtree(directory / "scratch", ignore_errors=True)
         if run["JobRunState"] == "STOPPING":
             self._finish(run, "STOPPED", "")
@@ -220,7 +220,7 @@ class GlueRuns:
         with self._lock:
             process = self._processes.get(run_id)
         if process is None:
-            return  # it has not been started yet: whoever starts it ends it
+            return  # it has not been started yet; the thread that starts it will end it
         _signal(process, signal.SIGTERM)
         try:
             process.wait(_STOP_S)
@@ -259,11 +259,12 @@ class GlueRuns:
 
 
 def spark_submit(script: Path, arguments: Mapping[str, str]) -> list[str]:
-    """The command that runs a Glue job's script on this machine.
+    """Return the command that runs a Glue job's script on this machine.
 
     Args:
         script: the job's file.
-        arguments: as in the job's definition. ``--conf`` is Glue's chain, ``a=b --conf c=d``; the script gets the rest.
+        arguments: as in the job's definition. ``--conf`` has Glue's format ``a=b --conf c=d``; the script gets the
+            other arguments.
     """
     command = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[2]"]
     chain = arguments.get("--conf", "")

@@ -1,23 +1,23 @@
 """The AWS emulator of ``make deploy-local``: ministack, with the features that its release 1.5.33 does not have.
 
-Runs as ``python -m tools.emulator.server`` in a process of its own, and ends with the ``Emulator`` that started it.
-What is added goes through private names of ministack; hence its exact version is pinned, and checked here.
+It runs as ``python -m tools.emulator.server`` in its own process and ends with the ``Emulator`` that started it. The
+additions use private names of ministack, so its exact version (1.5.33) is pinned, and checked here.
 
 ===============================  ===================================================================================
-added                            because otherwise
+addition                         without it
 ===============================  ===================================================================================
 types that are only stored       the deployment is refused: "Unrecognized resource types"
-composite alarms                 likewise, although ministack has them
-alarms on metric math            likewise; here they never get data, ``SetAlarmState`` moves them
-buckets keep their tags          the CDK's function that empties buckets takes none for its own
-buckets go only when empty       nobody would notice that they are not emptied
+composite alarms                 the same error, although ministack supports them
+alarms on metric math            the same error; here they get no data, only ``SetAlarmState`` changes them
+tags of buckets are stored       the CDK's function that empties buckets finds none of its own
+only empty buckets are deleted   a test would not notice that buckets are not emptied
 ``Custom::S3AutoDeleteObjects``  that function needs the AWS SDK for JavaScript; here Python empties the bucket
-loopback counts as TLS           each bucket refuses plain HTTP, and the clients here speak nothing else
-more keys of conditions          policies on conditional PUTs, roles and metrics' namespaces match never, or always
-the owner may assume any role    a job's role trusts Glue alone, and on conditions that only a service's call fulfils
-metrics are taken from logs      functions write theirs to the log (EMF), where nobody reads them
-functions see their package      this interpreter's packages would hide what a package lacks
-Glue runs run                    ``StartJobRun`` says that a job succeeded that never ran (``emulated_glue``)
+loopback counts as TLS           each bucket refuses plain HTTP, which all clients here use
+more condition keys              policies on conditional PUTs, roles and metrics' namespaces match never or always
+the owner may assume any role    a job's role trusts only Glue, with conditions that only a service call fulfils
+metrics are read from logs       functions write their metrics to the log (EMF), where they stay unread
+isolated functions               this interpreter's packages hide that a function's package lacks one
+Glue runs                        ``StartJobRun`` reports success for jobs that never ran (``glue_runs``)
 ===============================  ===================================================================================
 """
 
@@ -60,7 +60,7 @@ STORED: Final = {
 }
 """Types of which only the properties are stored, each with the attributes that templates use."""
 
-# What the Python runtimes of Lambda bring along, and packages of functions rely on.
+# The packages of Lambda's Python runtimes, which functions use.
 _LAMBDA_HAS: Final = ("boto3", "botocore", "s3transfer", "jmespath", "dateutil", "six", "urllib3")
 
 Handler = dict[str, Any]
@@ -68,11 +68,11 @@ Context = dict[str, str]
 
 
 def main() -> None:
-    """Serves until standard input ends, which it does when the parent process does, by whatever way."""
+    """Serve until standard input closes, which happens when the parent process ends, even if it is killed."""
     installed = importlib.metadata.version("ministack")
     if installed != MINISTACK:
         raise ConfigError(
-            f"The emulator was made for ministack {MINISTACK}, but {installed} is installed; run: make setup-aws"
+            f"The emulator needs ministack {MINISTACK}, but {installed} is installed; run: make setup-aws"
         )
     directory = Path(os.environ[DIRECTORY_ENV])
     runs = GlueRuns(directory / "glue", _endpoint())
@@ -94,7 +94,7 @@ def main() -> None:
 def _stop_with_parent(runs: GlueRuns) -> None:
     os.read(0, 1)
     runs.close()
-    # The workers that run functions are in this group, too. The parent made it: brokerless.local.processes.spawn.
+    # The functions' workers are in this group, too. The parent created it: brokerless.local.processes.spawn.
     os.killpg(0, signal.SIGKILL)
 
 
@@ -167,7 +167,7 @@ def _accept_composite_alarms() -> None:
 
     provisioners._cw_metric_alarm_record = record_without_math
 
-    # Called, not asked over HTTP: these handlers run in the loop that would have to answer.
+    # A direct call, not HTTP: these handlers run in the event loop that would have to answer.
     def put(props: Handler) -> tuple[str, Handler]:
         status, _, body = cloudwatch._put_composite_alarm({}, props, is_cbor=False, is_json=True)
         if status >= 400:
@@ -195,11 +195,11 @@ def _empty_buckets() -> None:
         return str(new["BucketName"]), {}
 
     def delete(physical_id: str, props: Handler) -> None:
-        # By the account's own credentials: the function's role is not what is proven here.
+        # With the account's own credentials, because the function's role is not tested here.
         bucket = boto3.resource("s3", endpoint_url=_endpoint()).Bucket(physical_id)
         tags = {tag["Key"]: tag["Value"] for tag in bucket.Tagging().tag_set}
         if tags.get("aws-cdk:auto-delete-objects") == "true":
-            bucket.Policy().delete()  # it lets only the function's role remove entries of logs
+            bucket.Policy().delete()  # its policy lets only the function's role delete log entries
             bucket.object_versions.delete()
 
     _handlers()["Custom::S3AutoDeleteObjects"] = {"create": create, "update": update, "delete": delete}
@@ -227,14 +227,14 @@ def _complete_conditions() -> None:
                 context["s3:if-none-match"] = condition
         return context
 
-    # What every service but S3 and DynamoDB is asked for; there is no hook of CloudWatch's own.
+    # All services except S3 and DynamoDB use this function; there is no hook for CloudWatch alone.
     def request_context(service: str, action: str, body: bytes, params: Handler) -> Context:
         context = of_tags(service, action, body, params)
         if action == "cloudwatch:PutMetricData":
             context["cloudwatch:namespace"] = _namespace(body)
         return context
 
-    # Of an assumed role AWS gives the role's name, here it is that of the session.
+    # For an assumed role, AWS returns the role's name; ministack returns the session's.
     evaluator: Any = importlib.import_module("ministack.core.iam_evaluator")
     resolve: Callable[[str, Any], Any] = evaluator._resolve_condition_key
 
@@ -284,7 +284,7 @@ def _extract_metrics() -> None:
 
 
 def _embedded(line: Handler) -> Iterator[tuple[object, ...]]:
-    """Namespace, name, dimensions, time, unit, no single value, and values of each metric in a line of a log."""
+    """Yield namespace, name, dimensions, time, unit, None, and values of each metric in a line of a log."""
     for directive in line["_aws"]["CloudWatchMetrics"]:
         for names in directive["Dimensions"]:
             dimensions = {name: line[name] for name in names}
@@ -296,7 +296,7 @@ def _embedded(line: Handler) -> Iterator[tuple[object, ...]]:
 
 
 def _isolate_functions(directory: Path) -> None:
-    """Functions run in an interpreter that has what Lambda's has: the standard library and boto3."""
+    """Let functions run in an interpreter with Lambda's packages: the standard library and boto3."""
     runtime: Any = importlib.import_module("ministack.core.lambda_runtime")
     detect: Callable[[str], tuple[str, str]] = runtime._detect_runtime_binary
     venv.create(directory, clear=True, symlinks=True)

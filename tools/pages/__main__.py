@@ -1,4 +1,4 @@
-"""Write the documents that are generated: ``python -m tools.pages``; ``--check`` names what is out of date."""
+"""Write the generated documents: ``python -m tools.pages``; with ``--check``, name those that are out of date."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ PAGES: Final = ("cli", "api", "metrics", "cost", "benchmark")
 
 
 def main() -> int:
-    """Makes or checks the pages; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tools.pages", description="Write the documents that are generated."
-    )
+    """Write or check the pages, and return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tools.pages", description="Write the generated documents.")
     parser.add_argument("pages", nargs="*", metavar="PAGE", help=f"only these, of: {', '.join(PAGES)}")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if something is not up to date")
     args = parser.parse_args()

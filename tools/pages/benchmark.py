@@ -3,8 +3,8 @@
     python -m tools.pages benchmark            writes docs/benchmark.md, docs/img/benchmark-*, README.md's table
     python -m tools.pages benchmark --check    writes nothing; the exit code is 1 if one of them is not up to date
 
-The same results give the same bytes. Every run of every file is in the tables: none is left out for its figures, and
-repeats are shown as their median and extremes.
+The same results give the same bytes. Every run of every file is in the tables, whatever its figures are; repeats are
+shown as their median and extremes.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ _CAPTIONS: Final = {
 
 
 def main(argv: Sequence[str] | None = None, repository: Path = REPOSITORY) -> int:
-    """Rebuilds or checks the documents; returns the exit code."""
+    """Write or check the documents, and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m tools.pages benchmark", description=(__doc__ or "").split("\n", 1)[0]
     )
@@ -149,12 +149,12 @@ def main(argv: Sequence[str] | None = None, repository: Path = REPOSITORY) -> in
 
 
 def build(sessions: Sequence[Session], notes: str, readme: str) -> dict[str, bytes]:
-    """All files by their path in the repository, README included.
+    """Return all files by their path in the repository, including the README.
 
     Args:
-        sessions: what was measured.
+        sessions: the measurements.
         notes: findings written by hand, as Markdown; may be empty.
-        readme: its present text, of which only what is between the markers changes.
+        readme: the current text of the README, of which only the part between the markers changes.
 
     Raises:
         ValueError: the README has no markers.
@@ -200,12 +200,12 @@ def readme_fragment(sessions: Sequence[Session]) -> str:
 
 
 def page(sessions: Sequence[Session], notes: str, images: Container[str]) -> str:
-    """``docs/benchmark.md``.
+    """Return the text of ``docs/benchmark.md``.
 
     Args:
-        sessions: what was measured.
+        sessions: the measurements.
         notes: findings written by hand, as Markdown; may be empty.
-        images: file names of the plots that there are.
+        images: file names of the existing plots.
     """
     rows = _rows(sessions)
     parts = [_INTRODUCTION, "## Results\n", *(_session(session) for session in sessions)]
@@ -221,7 +221,7 @@ def page(sessions: Sequence[Session], notes: str, images: Container[str]) -> str
 
 
 def _rows(sessions: Iterable[Session]) -> list[Row]:
-    """Of all sessions. Only runs of one session are repeats of each other: code and machine may have changed since."""
+    """Return the rows of all sessions. Only runs of one session are repeats: code or machine may change between two."""
     return [row for session in sessions for row in collapse(session.runs)]
 
 
@@ -348,7 +348,7 @@ def _spreads(rows: Sequence[Row]) -> str:
 
 
 def _conditions(rows: Sequence[Row]) -> str:
-    """What all of them have in common, as part of a sentence."""
+    """Return the conditions that all rows have in common, as part of a sentence."""
 
     def same(name: str) -> Any:
         values = {getattr(row.one, name) for row in rows}
@@ -404,7 +404,7 @@ def _latency(seconds: float) -> str:
 
 
 def _amount(value: float | None) -> str:
-    """With three digits."""
+    """Format a number with three digits."""
     if value is None:
         return _NONE
     if abs(value) >= 100:
@@ -431,7 +431,7 @@ def _flat(text: str) -> str:
 
 
 def _short(text: str) -> str:
-    """The begin of what may have the end of a server's log in it."""
+    """Return the beginning of a text that may end with a server's log."""
     return textwrap.shorten(text, 400, placeholder=" ...")
 
 

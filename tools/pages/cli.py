@@ -1,4 +1,4 @@
-"""The command's reference, made from the command itself: ``python -m tools.pages cli``."""
+"""Generate the command's reference from the command itself: ``python -m tools.pages cli``."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ if TYPE_CHECKING:
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
 
-# Each verb takes them; said once, at the top.
+# All verbs have these options, so they are described once, at the top.
 _SHARED: Final = ("profile", "root", "as_json")
 
 _INTRO: Final = """\
 # Command line
 
-`brokerless [OPTIONS] VERB ...`; `brokerless VERB --help` shows what is below. This page is made from the command:
+`brokerless [OPTIONS] VERB ...`; `brokerless VERB --help` shows the same texts. This page is made from the command:
 `python -m tools.pages cli`, and a test compares the two.
 
 ## Everywhere
 
-These may stand before or after the verb.
+These options may come before or after the verb.
 
 {shared}
 
 Settings come from options, then from environment variables, then from `.env` in the working directory, then from the
-profile's defaults; the profile itself from the server that `brokerless up` left running. `AWS_ENDPOINT_URL`,
-`AWS_REGION` and the AWS SDK's credential variables mean what they always mean; `MINIO_S3_ACCESS_KEY` and
+profile's defaults; the default profile is that of the server that `brokerless up` started. `AWS_ENDPOINT_URL`,
+`AWS_REGION` and the AWS SDK's credential variables have their usual meaning; `MINIO_S3_ACCESS_KEY` and
 `MINIO_S3_SECRET_ACCESS_KEY` are for the profile `minio`. `BROKERLESS_PROFILE`, `BROKERLESS_ROOT` and
-`BROKERLESS_STATE_DIR` (default `.brokerless`) are the kit's own.
+`BROKERLESS_STATE_DIR` (default `.brokerless`) are specific to brokerless.
 
 Data goes to standard output, progress and errors to standard error. With `--json` both are JSON; an error is
 `{{"error": {{"type": ..., "message": ..., "exit_code": ...}}}}`.
 
 | exit code | meaning |
 |---|---|
-| 0 | done |
-| 1 | it went wrong on the way: messages without an acknowledgement, rows that did not come, a store that failed \
-while they were read, a check that failed |
-| 2 | it could not begin, and nothing was written: bad input or settings, or a store that does not answer, refuses, \
-or lacks the bucket |
+| 0 | success |
+| 1 | it failed after it began: messages without an acknowledgement, missing rows, a store that failed while they \
+were read, a failed check |
+| 2 | it could not begin, and nothing was written: invalid input or settings, or a store that does not answer, \
+refuses, or lacks the bucket |
 | 130 | interrupted with Ctrl-C |
 """
 
 
 def markdown() -> str:
-    """The reference of every verb, argument and option."""
+    """Return the reference of every verb, argument and option."""
     root = typer.main.get_command(application())
     shared = [p for p in root.params if p.name in _SHARED]
     others = [p for p in root.params if p.name not in _SHARED and p.name != "help"]
@@ -109,7 +109,7 @@ def _cell(text: str | None) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """Writes the page, or compares it with ``--check``. Returns the exit code."""
+    """Write the page, or compare it with ``--check``; return the exit code."""
     text = markdown()
     if "--check" not in argv:
         PAGE.write_text(text, encoding="utf-8")

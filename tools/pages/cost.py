@@ -42,10 +42,10 @@ IMAGE: Final = "docs/img/cost"
 RATES: Final = (10, 1_000, 10_000, 100_000)
 LOWEST, HIGHEST = 1.0, 1e6
 SLOW: Final = 1.0
-"""Commits a second of a producer that can wait."""
+"""Commits per second of a producer that does not need low latency."""
 
 DIAL: Final = (("20ms", 0.02), ("100ms", 0.1), ("1s", 1.0))
-"""Commit intervals, as they are given and in seconds."""
+"""Commit intervals as text and in seconds."""
 
 DEFAULT: Final = Workload()
 THRIFTY: Final = replace(DEFAULT, commits_per_s=SLOW)
@@ -68,7 +68,7 @@ LINES: Final[tuple[tuple[str, str, Workload, str, Any], ...]] = (
 
 
 def main(argv: Sequence[str] | None = None, repository: Path = REPOSITORY) -> int:
-    """Rebuilds or checks the page; returns the exit code."""
+    """Write or check the page, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tools.pages cost", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--check", action="store_true", help="write nothing; fail if something is not up to date")
     args = parser.parse_args(argv)
@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None, repository: Path = REPOSITORY) -> in
 
 
 def build(runs: Sequence[Result]) -> dict[str, bytes]:
-    """The page and its plot by their paths in the repository."""
+    """Return the page and its plot by their paths in the repository."""
     plots = {f"{IMAGE}.{kind}": content for kind, content in plot().items()}
     return {PAGE: page(runs).encode(), **plots}
 
@@ -100,7 +100,7 @@ def usd(alternative: str, work: Workload) -> float:
 
 
 def page(runs: Sequence[Result]) -> str:
-    """``docs/cost.md``."""
+    """Return the text of ``docs/cost.md``."""
     parts = [
         _introduction(),
         _tables(),
@@ -116,9 +116,9 @@ def page(runs: Sequence[Result]) -> str:
 
 
 def plot() -> dict[str, bytes]:
-    """USD a month against messages a second, both logarithmic, by kind of file."""
+    """Return the plot of USD per month against messages per second, both logarithmic, by file type."""
     with mpl.rc_context():
-        mpl.rcdefaults()  # nothing of the user's own configuration
+        mpl.rcdefaults()  # ignore the user's own configuration
         mpl.rcParams.update(_STYLE)
         figure = Figure(figsize=(9.0, 6.4), layout="constrained")
         ax = figure.subplots()
@@ -370,7 +370,7 @@ Where it is wrong it should be wrong against brokerless: nothing is compressed, 
 
 def _measured(runs: Iterable[Result]) -> str:
     rows, ratios = [], []
-    # Repeats share the pass in which requests are counted.
+    # Repeats share the pass that counts requests.
     for run in {(run.peer, run.rate, run.hops, run.commit_ms): run for run in runs}.values():
         by_role = run.figures.get("requests_by_role")
         if run.peer not in {"brokerless", "brokerless-micro-batch"} or not by_role:
@@ -519,7 +519,7 @@ def _from_how_many(alternative: str, changed: Callable[[int], Workload]) -> int:
 
 
 def _about(value: float) -> str:
-    """Two digits of it."""
+    """Format a number with two digits."""
     digits = max(0, 1 - math.floor(math.log10(value)))
     return f"{round(value, 1 - math.floor(math.log10(value))):,.{digits}f}"
 

@@ -1,4 +1,4 @@
-"""``docs/metrics.md``, made from the metrics' definitions and the list prices.
+"""Generate ``docs/metrics.md`` from the metrics' definitions and the list prices.
 
 python -m tools.pages metrics            writes the page
 python -m tools.pages metrics --check    writes nothing; the exit code is 1 if the page is not up to date
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 
-# Of the example: what producers write, and the pipeline with its canary.
+# The example: its input topics, and its pipeline with a canary.
 TOPICS: Final = (NEW_YORK, PARIS)
 PIPELINES: Final = 1
 
@@ -36,13 +36,13 @@ the same definitions.
 
 A stage's metrics are in the CloudWatch namespace `Brokerless/<stage>`. Each has one dimension, `Topic`, `Pipeline` or
 `Stage`, because each combination of values is billed as a metric of its own. Pipelines send once a minute; functions
-write metrics to their log, from which CloudWatch takes them.
+write metrics to their log, from which CloudWatch reads them.
 
 Latencies of messages are counted in buckets a tenth apart and sent as values with counts, so CloudWatch's percentiles
 are those of all messages, at most a tenth too high. Averages of percentiles appear nowhere.
 
-A pipeline that cannot reach CloudWatch goes on. It keeps a quarter of an hour of metrics, sends them later with the
-time they belong to, and logs a warning once a minute.
+A pipeline that cannot reach CloudWatch continues. It stores the metrics of a quarter of an hour, sends them later with
+their original time, and logs a warning once a minute.
 """
 
 
@@ -122,7 +122,7 @@ def _bill() -> Iterator[str]:
     another = billed(topics=len(TOPICS) + 1, pipelines=PIPELINES, canaries=PIPELINES)
     more = prices["cloudwatch-metric"].of(another.metrics - count.metrics)
     more += prices["cloudwatch-alarm"].of(another.alarms - count.alarms)
-    yield "## What watching costs"
+    yield "## Cost of monitoring"
     yield ""
     yield (
         f"The example, a stage with {len(TOPICS)} topics and {PIPELINES} pipeline, by list prices of "
@@ -136,6 +136,6 @@ def _bill() -> Iterator[str]:
     yield f"| together | | {sum(usd for _, _, usd in rows):.2f} |"
     yield ""
     yield (
-        f"Another topic adds {more:.2f} USD. Not in here: the log lines of functions that carry metrics, which are "
-        "part of\nwhat logs cost, and e-mails."
+        f"Another topic adds {more:.2f} USD. Not included: e-mails, and the log lines of functions that contain "
+        "metrics,\nwhich are part of the cost of logs."
     )

@@ -1,9 +1,8 @@
-"""The whole thing, once: a server, topics, the pipeline, the example's producer, a reader, and what it all took.
+"""The demo: runs a server, topics, the pipeline, the example's producer and a reader, and reports latencies.
 
-In order: the pipeline is started and said to be running; a reader follows its output into ``results.csv``; only then
-the producer sends. So a message's latency is a streaming latency, from the call of the producer to the reader's hands,
-and not the time that Spark takes to start. Each run has a root of its own, below the bucket's ``demo/``: a second run
-shows its own messages and removes nobody's.
+First the pipeline is started; then a reader follows its output into ``results.csv``; only then the producer sends. So a
+message's latency is measured from the producer's call to the reader, without the start of Spark. Each run has its own
+root below the bucket's ``demo/``: a second run shows its own messages and removes no others.
 """
 
 from __future__ import annotations
@@ -54,28 +53,28 @@ if TYPE_CHECKING:
 
 DEFAULT_BASE: Final = "s3://brokerless/demo"
 
-# A cold Spark on two busy cores takes about 15 s; the rest is for slow disks and for a first run's caches.
+# Spark takes about 15 s to start on two busy cores; the rest is for slow disks and the first run without caches.
 _START_TIMEOUT_S: Final = 120.0
 _READ_TIMEOUT_S: Final = 60.0
 
 
 class Watcher(Protocol):
-    """Whoever wants to see how it goes."""
+    """The receiver of a demo's progress messages."""
 
     def step(self, text: str) -> None:
-        """A new phase begins."""
+        """Handle the start of a new step."""
 
     def note(self, text: str) -> None:
-        """Something happened within the phase."""
+        """Handle an event within the current step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a demo runs.
+    """The server and the settings of a demo run.
 
     Attributes:
-        settings: of this run, with a root of its own.
-        again: shell commands after which the server can be asked; empty if it is still there.
+        settings: the settings of this run, with its own root.
+        again: shell commands that start the server again; empty if it is still running.
     """
 
     settings: Settings
@@ -84,10 +83,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One message from its producer to the reader.
+    """One message as the reader received it.
 
     Attributes:
-        latency_s: from the producer's call to the reader that follows the output, by one clock.
+        latency_s: the time from the producer's call until the reader received the message, on one clock.
     """
 
     message: str
@@ -99,7 +98,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a demo showed."""
+    """The results of a demo."""
 
     rows: tuple[Row, ...]
     p50_s: float
@@ -117,17 +116,17 @@ def demo_place(
     keep: bool = False,
     clock: Clock = SYSTEM,
 ) -> Iterator[Place]:
-    """An S3 server for a demo, stopped afterwards if it was started here.
+    """Provide an S3 server for a demo, and stop it at the end if it was started here.
 
-    A server that 'brokerless up' left running is used, because two must not work on the same data.
+    A server that 'brokerless up' started is used, because two servers must not use the same data.
 
     Args:
         profile: ``embedded``, or ``minio``: an endpoint of the environment, a binary, or docker compose.
-        state_dir: where the server's data is.
-        environ: where the profile ``minio`` looks for endpoint, credentials and binary.
-        base: the root below which the run gets its own; ``s3://brokerless/demo`` if None.
-        keep: leave the server running.
-        clock: names the run.
+        state_dir: the folder for the server's data.
+        environ: the variables in which the profile ``minio`` looks for endpoint, credentials and binary.
+        base: the root below which the run gets its own root; ``s3://brokerless/demo`` if None.
+        keep: do not stop the server.
+        clock: gives the run its name.
 
     Raises:
         ConfigError: no server can be started.
@@ -154,7 +153,7 @@ def demo_place(
                 again = (
                     f"export {servers.ACCESS_KEY_ENV}=... {servers.SECRET_KEY_ENV}=... && brokerless up --minio && "
                     if started.pid is not None
-                    else "# the container's volume stays; --keep leaves the server running #  "
+                    else "# the container's data stays in its volume; --keep does not stop the server #  "
                 )
             if not keep:
                 stack.callback(started.stop)
@@ -180,20 +179,20 @@ def run_demo(
     interval_s: float = 0.5,
     clock: Clock = SYSTEM,
 ) -> Report:
-    """Runs the example from producer to results file; leaves nothing running, however it ends.
+    """Run the example from the producer to the results file, and stop all its processes at the end or on an error.
 
     Args:
-        settings: where; the root must be new.
-        results: the file for the output, as ``export`` writes it.
-        watcher: is told what happens.
-        messages: how many to send.
+        settings: the settings; the root must be new.
+        results: the file for the output, in the format of ``export``.
+        watcher: receives progress messages.
+        messages: the number of messages to send.
         interval_s: the pause between two messages.
         clock: time and sleeping.
 
     Raises:
         ConfigError: Java, Spark or the time-zone database is missing.
         PipelineError: the pipeline did not start, or ended.
-        BrokerlessError: not every message came out, exactly once.
+        BrokerlessError: a message was lost or duplicated.
     """
     watcher.step("Creating the topics timezone1, timezone2 and timezone_unified")
     create_bucket(settings)
@@ -203,12 +202,12 @@ def run_demo(
     create_topic(store, UNIFIED, unified_schema(), clock=clock)
     create_dead_letters(store, UNIFIED, [input_schema()], clock=clock)
 
-    # Beside Spark only here: the command line must start without it.
+    # Imported here because it loads Spark's package: the command line must start without it.
     from brokerless.spark.classes import archive_path, ensure_archive
 
     with contextlib.ExitStack() as stack:
         if not archive_path().is_file():
-            watcher.step("Preparing Spark's classes, once: later starts take half the time")
+            watcher.step("Preparing Spark's class archive (once); later starts take half the time")
             ensure_archive()
         watcher.step("Starting the pipeline timezone-etl (Spark takes some seconds)")
         pipeline = stack.enter_context(_Pipeline(settings))
@@ -225,7 +224,7 @@ def run_demo(
 
         stop = threading.Event()
         readers = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="demo-reader"))
-        stack.callback(stop.set)  # before the pool is closed, which waits for its thread
+        stack.callback(stop.set)  # before the pool is closed, because closing waits for its thread
         reading = readers.submit(
             export_topic,
             UNIFIED,
@@ -238,7 +237,7 @@ def run_demo(
             clock=clock,
         )
 
-        watcher.step(f"Sending {messages} messages, one each {interval_s:g} s, and streaming {UNIFIED} to {results}")
+        watcher.step(f"Sending {messages} messages, one every {interval_s:g} s, and streaming {UNIFIED} to {results}")
         with contextlib.ExitStack() as producers:
             to = {
                 topic: producers.enter_context(Producer(topic, store=store, settings=settings, clock=clock))
@@ -260,14 +259,14 @@ def run_demo(
 
 
 def maintain(settings: Settings) -> None:
-    """One round of maintenance over the demo's topics."""
+    """Run one round of maintenance on the demo's topics."""
     topics = [NEW_YORK, PARIS, UNIFIED, dead_letters(UNIFIED)]
-    # A checkpoint of tables as young as these is not due yet; it is asked for so that there is something to see.
+    # Such new tables need no checkpoint yet; it is forced so that the demo shows one.
     Maintainer(topics, settings=settings, checkpoint_every=1).run_once()
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The smallest value that at least ``percent`` of the values do not exceed (nearest rank); NaN of nothing."""
+    """Return the smallest value that at least ``percent`` of the values do not exceed (nearest rank); NaN if empty."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)] if ordered else math.nan
 
@@ -278,38 +277,38 @@ def _rows(batch: Batch, sent: Mapping[str, ZoneMessage], now_us: int) -> Iterato
     for timestamp, message, at_us in zip(*(c.to_pylist() for c in columns.values()), produced, strict=True):
         source = sent.get(message)
         if source is None:
-            raise BrokerlessError(f"The message {message!r} came out of {UNIFIED} and was never sent.")
+            raise BrokerlessError(f"The message {message!r} was read from {UNIFIED} and was never sent.")
         yield Row(message, source.topic, source.date, timestamp, (now_us - at_us) / 1e6)
 
 
 def _report(rows: Sequence[Row], messages: int, results: Path) -> Report:
     numbers = sorted(int(row.message) for row in rows)
     if numbers != list(range(messages)):
-        raise BrokerlessError(f"The messages 0 to {messages - 1} were sent; {numbers} came out.")
+        raise BrokerlessError(f"The messages 0 to {messages - 1} were sent; {numbers} were read.")
     latencies = [row.latency_s for row in rows]
     return Report(tuple(rows), percentile(latencies, 50), percentile(latencies, 99), results)
 
 
 def _wait(reading: Future[Exported], pipeline: _Pipeline) -> None:
-    """Returns when the reader is done; raises its error, or at once when the pipeline has ended."""
+    """Wait for the reader; raise its error, or a PipelineError as soon as the pipeline has ended."""
     while True:
         try:
             reading.result(0.2)
         except FutureTimeout:
             if reading.done():
-                raise  # the reader's own
+                raise  # the reader's own error
             pipeline.check()
         else:
             return
 
 
 class _Pipeline:
-    """The pipeline's process and what it says; its standard error goes to a file, for when it fails."""
+    """The pipeline's process; its standard error goes to a file, for error messages."""
 
     def __init__(self, settings: Settings) -> None:
         settings.state_dir.mkdir(parents=True, exist_ok=True)
         self._log = settings.state_dir / "demo-pipeline.log"
-        # The child may have another idea of what a relative path means.
+        # The child may resolve a relative path differently.
         settings = replace(settings, state_dir=settings.state_dir.absolute())
         with self._log.open("w") as log:
             self._process = start_job("timezone-etl", settings, ["--json"], stdout=subprocess.PIPE, stderr=log)
@@ -325,7 +324,7 @@ class _Pipeline:
         self._listener.join(5.0)
 
     def wait_started(self) -> None:
-        """Returns when the query runs."""
+        """Wait until the query runs."""
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not self._started.wait(0.1):
             self.check()
@@ -335,17 +334,17 @@ class _Pipeline:
                 )
 
     def check(self) -> None:
-        """Returns while the pipeline is running."""
+        """Raise if the pipeline has ended."""
         code = self._process.poll()
         if code is not None:
             last = [line.strip() for line in self._log.read_text(errors="replace").splitlines() if line.strip()][-3:]
             raise PipelineError(
-                f"The pipeline ended with exit code {code}: {' | '.join(last) or 'it said nothing'}. "
-                f"All its output is in {self._log}."
+                f"The pipeline ended with exit code {code}: {' | '.join(last) or 'no output'}. "
+                f"Its complete output is in {self._log}."
             )
 
     def _listen(self) -> None:
-        # Read to the end: a full pipe would stop the pipeline.
+        # Read until the end, because a full pipe would block the pipeline.
         for line in self._process.stdout or ():
             with contextlib.suppress(ValueError):
                 said: Any = json.loads(line)

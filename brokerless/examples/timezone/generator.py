@@ -1,7 +1,7 @@
-"""The example's messages at a steady rate: for demos, for load, and to see that a stage works.
+"""The example's messages at a constant rate: for demos, for load, and to check a deployed stage.
 
-A message is due at an instant that its number and the rate decide. That instant is its date and its ``_produced_at``,
-however late it is really sent. So a slow store shows as latency of the messages, and not as fewer of them ("coordinated
+A message's number and the rate determine the time at which it is due. That time is its date and its ``_produced_at``,
+even if it is sent later. So a slow store increases the messages' latency instead of reducing their number ("coordinated
 omission").
 """
 
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 COMMIT_EVERY_S: Final = 0.1
 
 MAX_RATE_PER_S: Final = 20_000.0
-"""About what one core makes; run several generators for more."""
+"""The highest rate, about what one core generates; run several generators for more."""
 
 MAX_DURATION_S: Final = 900.0
-"""A Lambda cannot run longer."""
+"""The longest run: the time limit of a Lambda function."""
 
 STOP_BEFORE_S: Final = 15.0
-"""So long before the time runs out nothing more is sent: a commit that is under way may take its time-out."""
+"""The time before the end at which sending stops, so that running commits can end or time out."""
 
 _TIMEOUT_S: Final = 10.0
 _ANSWER_S: Final = 2.0
@@ -50,15 +50,15 @@ _ANSWER_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """What a run did.
+    """The result of a run.
 
     Attributes:
-        due: messages that rate and duration ask for.
-        sent: those that were handed to a producer.
-        acknowledged: those that are known to be committed.
-        late_s: how long after its instant a message was sent, at worst.
+        due: the number of messages for this rate and duration.
+        sent: how many of them were given to a producer.
+        acknowledged: how many of them are known to be committed.
+        late_s: the longest delay between a message's due time and its sending.
         out_of_time: whether it stopped early because the time ran out.
-        error: why messages are not acknowledged; the first reason, or None.
+        error: the first reason why messages are not acknowledged, or None.
     """
 
     due: int
@@ -78,23 +78,23 @@ def generate(
     remaining_s: Callable[[], float] = lambda: math.inf,
     clock: Clock = SYSTEM,
 ) -> Generated:
-    """Sends the example's messages to its two topics, a commit each 100 ms, and waits for the acknowledgements.
+    """Send the example's messages to its two topics, with a commit every 100 ms, and wait for the acknowledgements.
 
     Args:
-        store: where the topics are.
-        rate_per_s: messages a second, to both topics together.
-        duration_s: for how long.
-        meter: counts what happened.
-        remaining_s: how long this process may go on.
+        store: the store with the topics.
+        rate_per_s: messages per second, for both topics together.
+        duration_s: the duration of the run.
+        meter: receives the metrics.
+        remaining_s: returns how long this process may still run.
         clock: time, randomness and sleeping.
 
     Raises:
-        ConfigError: a rate or duration that cannot be.
-        TopicNotFound: the example's topics are not there.
+        ConfigError: the rate or the duration is out of range.
+        TopicNotFound: the example's topics do not exist.
     """
     _check(rate_per_s, MAX_RATE_PER_S, "rate_per_s")
     _check(duration_s, MAX_DURATION_S, "duration_s")
-    # Without lingering: what is due is sent in one call each 100 ms, and what comes while a commit is under way waits.
+    # linger_s is 0: one call every 100 ms sends the messages that are due, and waits while a commit is running.
     producers = {
         topic: Producer(topic, linger_s=0, delivery_timeout_s=_TIMEOUT_S, store=store, clock=clock) for topic in ZONES
     }
@@ -133,7 +133,7 @@ class _Run:
         return sum(rows for call, rows in self._calls if call.done() and call.exception() is None)
 
     def send_due(self) -> None:
-        """Hands over every message whose instant has come."""
+        """Send every message that is due."""
         elapsed = self._clock.monotonic() - self._start
         until = min(self.due, int(elapsed * self._rate_per_s) + 1)
         self.late_s = max(self.late_s, elapsed - self.sent / self._rate_per_s)
@@ -149,15 +149,15 @@ class _Run:
             self.sent += len(share)
 
     def sleep(self) -> None:
-        """Until the next commit, or until the next message is due if that is later."""
+        """Sleep until the next commit, or until the next message is due if that is later."""
         elapsed = self._clock.monotonic() - self._start
         tick = (elapsed // COMMIT_EVERY_S + 1) * COMMIT_EVERY_S
         if self.sent < self.due:
-            # Rounding can leave next to nothing until the tick.
+            # Because of rounding, almost no time may be left until the tick.
             self._clock.sleep(max(tick - elapsed, self.sent / self._rate_per_s - elapsed, 0.001))
 
     def settle(self, timeout_s: float) -> None:
-        """Waits for what is under way. A producer that is not done is left to itself."""
+        """Wait for running commits. A producer that does not finish in time is not waited for."""
         until = self._clock.monotonic() + timeout_s
         for producer in self._producers.values():
             with contextlib.suppress(TimeoutError):
@@ -174,7 +174,7 @@ class _Run:
 
 
 class _Intended(Clock):
-    """The instant at which the next message is due, for the example's dates."""
+    """A clock that shows the time at which the next message is due, for the example's dates."""
 
     now_us = 0
 
@@ -193,4 +193,4 @@ def _columns(share: Sequence[tuple[ZoneMessage, int]]) -> dict[str, object]:
 
 def _check(value: float, largest: float, name: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= largest:
-        raise ConfigError(f"{name} is {value!r}; it must be a number above 0 and at most {largest:g}.")
+        raise ConfigError(f"{name} must be a number above 0 and at most {largest:g}, got {value!r}.")

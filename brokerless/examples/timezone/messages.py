@@ -1,4 +1,4 @@
-"""The example's producer: numbered messages, each dated in the time zone of the source that a seeded choice picks."""
+"""The example's messages: numbered, each with a date in the time zone of a source that a seeded generator chooses."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ DATE_FORMAT: Final = "%Y-%m-%d %H:%M:%S.%f %z"
 
 @dataclass(frozen=True, slots=True)
 class ZoneMessage:
-    """One message of the example and the topic that it goes to."""
+    """One message of the example, with its topic."""
 
     topic: str
     date: str
     message: str
 
     def row(self) -> dict[str, str]:
-        """The message's columns."""
+        """Return the message's columns."""
         return {"date": self.date, "message": self.message}
 
 
 def zone_messages(count: int, *, seed: int = 0, clock: Clock = SYSTEM) -> Iterator[ZoneMessage]:
-    """Messages number 0 to ``count - 1``, each dated when it is taken from the iterator.
+    """Yield messages number 0 to ``count - 1``, each with the time at which it is taken from the iterator.
 
     With seed 0, numbers 2 and 9 of the first ten go to New York and the others to Paris. The choice between the two
     values True and False is part of the contract: comparing a random number with one half gives another sequence.
@@ -49,7 +49,7 @@ def zone_messages(count: int, *, seed: int = 0, clock: Clock = SYSTEM) -> Iterat
     Raises:
         ConfigError: this machine has no time-zone database.
     """
-    rng = random.Random(seed)  # noqa: S311  # an example to repeat, not a secret
+    rng = random.Random(seed)  # noqa: S311  # a repeatable example, not a secret
     zones = {topic: _zone(name) for topic, name in ZONES.items()}
     for number in range(count):
         topic = NEW_YORK if rng.choice([True, False]) else PARIS
@@ -57,17 +57,17 @@ def zone_messages(count: int, *, seed: int = 0, clock: Clock = SYSTEM) -> Iterat
 
 
 def input_schema() -> Schema:
-    """The columns of both inputs."""
+    """Return the columns of both inputs."""
     return Schema.parse(INPUT_SCHEMA)
 
 
 def unified_schema() -> Schema:
-    """The columns of the output: epoch milliseconds, and the message as it was."""
+    """Return the columns of the output: epoch milliseconds, and the unchanged message."""
     return Schema.parse(UNIFIED_SCHEMA)
 
 
 def _date(time_us: int, zone: ZoneInfo) -> str:
-    # Not fromtimestamp(time_us / 1e6): a float has no room for today's microseconds.
+    # Not fromtimestamp(time_us / 1e6): a float cannot represent today's date in microseconds.
     seconds, micros = divmod(time_us, 1_000_000)
     instant = datetime.fromtimestamp(seconds, UTC).replace(microsecond=micros)
     return instant.astimezone(zone).strftime(DATE_FORMAT)

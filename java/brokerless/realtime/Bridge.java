@@ -34,23 +34,23 @@ import org.apache.spark.sql.vectorized.ColumnVector;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 
 /**
- * The two sockets of one lane, Unix or TCP: rows come from the Python process by one, and what the transform made of them goes back
- * by the other.
+ * The two sockets of one lane, Unix or TCP: the Python process sends rows on one, and this class returns the transform's
+ * results on the other.
  *
- * <p>Rows come in numbered slips. When all rows of a slip were pulled, and what became of them was written, its number
- * goes back as a mark behind those rows. That is exact because a task pulls row by row, and no operator that Spark
- * allows in real-time mode holds a row back.
+ * <p>Rows arrive in numbered groups ("slips"). When all rows of a slip were read and their results were written, the
+ * slip's number is sent as a mark after those results. This is exact because a task reads row by row, and no operator
+ * that Spark allows in real-time mode buffers rows.
  *
- * <p>A lane outlives its tasks: each real-time batch starts new ones, and they go on where the last ones stopped, even
- * in the middle of a slip.
+ * <p>A lane exists longer than its tasks: each real-time batch starts new tasks, which continue where the last ones
+ * stopped, even in the middle of a slip.
  *
- * <p>The frames (little-endian; brokerless/spark/realtime/frames.py has the other end):
+ * <p>The frames (little-endian; brokerless/spark/realtime/frames.py is the other side):
  *
  * <ul>
- *   <li>in: {@code kind u8, pad[3], rows u32, slip u64}, then for 'B' (rows) and 'S' (their schema) a message of Arrow
- *       IPC, for 'X' (the end, by an error) {@code rows} bytes of UTF-8
+ *   <li>in: {@code kind u8, pad[3], rows u32, slip u64}, then for 'B' (rows) and 'S' (their schema) an Arrow IPC
+ *       message, for 'X' (end after an error) {@code rows} bytes of UTF-8
  *   <li>out: {@code kind u8, pad[3], marks u32, rows u32, pad u32, length u64}, then {@code marks} times {@code slip
- *       u64, rows u64} (how many of the frame's rows come before the mark), then {@code length} bytes of Arrow IPC
+ *       u64, rows u64} (the number of the frame's rows before the mark), then {@code length} bytes of Arrow IPC
  * </ul>
  */
 final class Bridge {
@@ -59,7 +59,7 @@ final class Bridge {
     private static final int OUT_HEADER = 24;
     private static final int WAITING_FRAMES = 8;
 
-    /** A frame goes out when nothing more waits to come in, and at the latest with so many rows. */
+    /** The number of rows with which a frame is sent, even if more input is waiting. */
     private static final int FLUSH_ROWS = 16_384;
 
     private static final Frame ENDED = new Frame();
@@ -72,14 +72,14 @@ final class Bridge {
     private final Thread receiver;
     private volatile Throwable failure;
 
-    // What is being read.
+    // The state of the input.
     private VectorLoader loader;
     private ColumnarBatch batch;
     private Frame current;
     private int row;
     private long rowsRead;
 
-    // What is being written.
+    // The state of the output.
     private ArrowWriter writer;
     private VectorUnloader unloader;
     private int buffered;
@@ -141,7 +141,7 @@ final class Bridge {
         return ByteBuffer.allocate(size).order(ByteOrder.LITTLE_ENDIAN);
     }
 
-    // ---- in
+    // ---- input
 
     private void receive() {
         try (ReadChannel channel = new ReadChannel(in)) {
@@ -153,7 +153,7 @@ final class Bridge {
             try {
                 arrived.put(ENDED);
             } catch (InterruptedException interrupted) {
-                // closed: nobody waits for it
+                // the lane is closed and has no reader
             }
         }
     }
@@ -176,7 +176,7 @@ final class Bridge {
         return frame;
     }
 
-    /** Moves to the next row; false if none came in time. */
+    /** Moves to the next row; returns false if none arrived in time. */
     boolean next(long waitMs) throws IOException {
         if (current != null) {
             if (++row < current.rows) {
@@ -188,14 +188,14 @@ final class Bridge {
         while (true) {
             Frame frame = arrived.poll();
             if (frame == null) {
-                flush(); // nothing waits, so nobody else would send what is done
+                flush(); // no input is waiting, so send the finished results now
                 frame = await(end);
                 if (frame == null) {
                     return false;
                 }
             }
             if (frame == ENDED) {
-                arrived.offer(ENDED); // for the next task, if there is one
+                arrived.offer(ENDED); // for the next task
                 throw new IOException("brokerless bridge: " + failure.getMessage(), failure);
             }
             if (frame.schema != null) {
@@ -236,7 +236,7 @@ final class Bridge {
         batch = new ColumnarBatch(vectors.stream().map(ArrowColumnVector::new).toArray(ColumnVector[]::new));
     }
 
-    /** All rows of the current slip were pulled, and what became of them was written. */
+    /** Records that all rows of the current slip were read and their results written. */
     private void passed() throws IOException {
         marks.add(new long[] {current.slip, buffered});
         current = null;
@@ -245,9 +245,9 @@ final class Bridge {
         }
     }
 
-    // ---- out
+    // ---- output
 
-    /** Says what the rows look like; the same in every batch. */
+    /** Sends the schema of the results; it must be the same in every batch. */
     void attach(StructType schema) throws IOException {
         Schema arrow = ArrowUtils.toArrowSchema(schema, "UTC", true, false);
         if (writer == null) {
@@ -262,7 +262,7 @@ final class Bridge {
     void write(InternalRow value) throws IOException {
         writer.write(value);
         if (++buffered >= 4 * FLUSH_ROWS) {
-            flush(); // in the middle of a slip of which the transform makes many rows
+            flush(); // in the middle of a slip from which the transform makes many rows
         }
     }
 
@@ -282,7 +282,7 @@ final class Bridge {
 
     private void send(int kind, ByteBuffer metadata, ArrowRecordBatch data) throws IOException {
         long body = data == null ? 0 : data.computeBodyLength();
-        // A message of IPC: a continuation and its length (4 bytes each), the metadata up to a multiple of 8, the body.
+        // An IPC message: a continuation and its length (4 bytes each), the metadata padded to 8 bytes, the body.
         long length = metadata == null ? 0 : 8 + (metadata.remaining() + 7L) / 8 * 8 + body;
         ByteBuffer head = littleEndian(OUT_HEADER + 16 * marks.size());
         head.putInt(kind).putInt(marks.size()).putInt(buffered).putInt(0).putLong(length);
@@ -299,14 +299,14 @@ final class Bridge {
         }
     }
 
-    /** Ends the lane; the next run goes on after what the output's log holds. */
+    /** Closes the lane; the next run continues after the position in the output's log. */
     void close() {
         OPEN.remove(key, this);
         try (in;
                 out) {
             receiver.interrupt();
         } catch (IOException ignored) {
-            // of no use any more
+            // the socket is not used any more
         }
     }
 }

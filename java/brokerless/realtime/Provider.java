@@ -38,10 +38,11 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
- * Source and sink of a pipeline in Spark's real-time mode. The Python process that started it reads and writes the logs.
+ * The source and the sink of a pipeline in Spark's real-time mode. The Python process reads and writes the logs.
  *
- * <p>Options: {@code in} and {@code out}, the addresses of the sockets, {@code token}, {@code lanes}. There is one task for each lane, and in it reader and writer
- * share the lane's {@link Bridge}. Spark's offsets only count rows: the pipeline's progress is in its output's log.
+ * <p>Options: {@code in} and {@code out} (addresses of the sockets), {@code token} and {@code lanes} (their number). Each
+ * lane has one task, in which reader and writer share the lane's {@link Bridge}. Spark's offsets only count rows; the
+ * progress is in the output's log.
  */
 public final class Provider implements TableProvider {
     @Override
@@ -59,7 +60,7 @@ public final class Provider implements TableProvider {
         return new BridgeTable(schema);
     }
 
-    @SuppressWarnings("deprecation") // schema(): what replaces it needs an internal class
+    @SuppressWarnings("deprecation") // schema(): its replacement needs an internal class
     private record BridgeTable(StructType schema) implements SupportsRead, SupportsWrite {
         @Override
         public String name() {
@@ -177,7 +178,7 @@ public final class Provider implements TableProvider {
         public PartitionReader<InternalRow> createReader(InputPartition partition) {
             TaskContext task = TaskContext.get();
             if (task.attemptNumber() > 0) {
-                // What the first attempt took from the socket is gone; the next run reads it again.
+                // The rows that the first attempt read from the socket are lost; the next run reads them again.
                 throw new IllegalStateException("A task failed and cannot be repeated: start the pipeline again.");
             }
             Writer writer = Writer.CURRENT.get();
@@ -268,7 +269,7 @@ public final class Provider implements TableProvider {
     private record Done() implements WriterCommitMessage {}
 
     private static final class Writer implements DataWriter<InternalRow> {
-        /** Spark makes a task's writer before its reader, in the same thread. */
+        /** The writer of this thread's task; Spark creates it before the reader, in the same thread. */
         static final ThreadLocal<Writer> CURRENT = new ThreadLocal<>();
 
         final long task;

@@ -327,7 +327,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
 
 def test_deleting_needs_a_yes(cli):
     assert cli("topics", "create", "t", "--schema", "s string").exit_code == 0
-    assert_refused(cli("topics", "delete", "t"), "needs a yes", "--yes")
+    assert_refused(cli("topics", "delete", "t"), "needs confirmation", "--yes")
     assert cli("topics", "delete", "t", "--yes").exit_code == 0
     assert_refused(cli("topics", "describe", "t"), "no topic 't'")
 

@@ -112,12 +112,12 @@ def test_what_is_not_acknowledged_is_not_counted_as_such(store: FakeStore) -> No
 
 @pytest.mark.parametrize("rate_per_s", [0, -1, math.nan, math.inf, 1e9, "10", None, True])
 def test_rates_that_cannot_be(store: FakeStore, rate_per_s: float) -> None:
-    with pytest.raises(ConfigError, match="rate_per_s is"):
+    with pytest.raises(ConfigError, match="rate_per_s must be"):
         run(store, rate_per_s, 1)
 
 
 def test_durations_that_cannot_be(store: FakeStore) -> None:
-    with pytest.raises(ConfigError, match="duration_s is"):
+    with pytest.raises(ConfigError, match="duration_s must be"):
         run(store, 1, 901)
 
 

@@ -145,7 +145,7 @@ class TestRefusals:
                 start_embedded(tmp_path, port=port)
 
     def test_impossible_port(self, tmp_path: Path) -> None:
-        with pytest.raises(ConfigError, match="port 70000 is not between"):
+        with pytest.raises(ConfigError, match="port must be between 0 and 65535, got 70000"):
             start_embedded(tmp_path, port=70000)
 
     def test_full_disk(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
