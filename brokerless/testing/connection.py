@@ -249,7 +249,7 @@ class Connection:
             self._client.send(_CONTINUE)
 
     def _with_whole_body(self, head: Head) -> tuple[Head, bytes]:
-        """Return the request's body in one piece, and its head without the headers of chunks (no signature covers them)."""
+        """Return the request's body in one piece, and its head without the headers of chunks, which are not signed."""
         self._continue(head)
         framing = head.request_framing()
         content = self._client.body(framing)

@@ -252,6 +252,6 @@ class Injector:
 
 
 def _uniform(*parts: object) -> float:
-    """Return a number from 0 (included) to 1 (excluded) that depends only on the parts, in every process and version."""
+    """Return a number from 0 (included) to 1 (excluded) that depends only on the parts, in any process and version."""
     digest = blake2b("\0".join(map(str, parts)).encode(), digest_size=8).digest()
     return (int.from_bytes(digest, "big") >> 11) / 2**53

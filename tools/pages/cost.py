@@ -502,7 +502,7 @@ def _where(alternative: str, mine: Workload) -> str:
 
 
 def _break_even_commits(alternative: str, work: Workload) -> str:
-    """Return the number of commits a second above which the alternative is cheaper; its cost does not depend on them."""
+    """Return the commits a second above which the alternative is cheaper; its cost does not depend on them."""
     other = usd(alternative, work)
     found = crossings(lambda commits: usd("brokerless", replace(work, commits_per_s=commits)) - other, 0.01, 1000)
     return _about(found[0])
