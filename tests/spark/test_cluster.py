@@ -47,11 +47,13 @@ class Submitted:
             )
         self._log, self._file = log, str(file)
         self.events: list[dict[str, Any]] = []
+        self.lines: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
-        for line in self.process.stdout or ():
+        for line in self.process.stdout or ():  # the driver's standard error, too
+            self.lines.append(line)
             with contextlib.suppress(ValueError):  # Spark's own lines
                 self.events.append(json.loads(line))
 
@@ -74,6 +76,19 @@ class Submitted:
         code = self.process.wait(60)
         self._reader.join(10)
         return code
+
+    def end(self) -> None:
+        """Kill what is left of it."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for process in psutil.Process(self.process.pid).children(recursive=True):
+                process.kill()
+        self.process.kill()
+        self.process.wait(10)
+
+    @property
+    def log(self) -> str:
+        """What it wrote to standard error."""
+        return self._log.read_text(errors="replace")
 
 
 @pytest.fixture
@@ -100,7 +115,13 @@ def test_a_worker_is_lost_and_no_row_is(
                 sent += len(pages)
 
         send(20)
-        limits = ["--executor-rows", "0", "--create-output"]  # each batch is written by executors
+        limits = [
+            "--engine",
+            "micro-batch",
+            "--executor-rows",
+            "0",
+            "--create-output",
+        ]  # each batch is written by executors
         job = Submitted(cluster, tmp_path / "by_section.py", tmp_path / "submit.log", *limits)
         try:
             assert job.wait_for("started")["engine"] == "micro-batch"
@@ -116,15 +137,54 @@ def test_a_worker_is_lost_and_no_row_is(
             good, dead = _wait_for_all(settings, sent, job)
             assert job.stop() == 0
         finally:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                for process in psutil.Process(job.process.pid).children(recursive=True):
-                    process.kill()
-            job.process.kill()
-            job.process.wait(10)
+            job.end()
     assert set(good.values()) == set(dead.values()) == {1}
     assert (len(good), len(dead)) == (sent * 4 // 5, sent // 5)
     stopped = job.events[-1]
     assert (stopped["rows"], stopped["dead_letters"]) == (len(good), len(dead))
+
+
+def test_a_lost_worker_ends_a_real_time_run_and_the_next_one_goes_on(
+    cluster: Cluster, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Cli(settings)("new", "pipeline", "by-section").exit_code == 0
+    create_topic(open_store(settings), "clicks", Schema.parse("user string, page string"))
+    sent = 0
+    with Producer("clicks", settings=settings) as producer:
+
+        def send(commits: int) -> None:
+            nonlocal sent
+            for _ in range(commits):
+                producer.send([{"user": f"u{n:06}", "page": "/docs"} for n in range(sent, sent + 50)])
+                sent += 50
+
+        send(10)
+        first = Submitted(cluster, tmp_path / "by_section.py", tmp_path / "first.log", "--create-output")
+        try:
+            assert first.wait_for("started")["engine"] == "realtime"
+            assert [worker.executors for worker in cluster.workers] == [1, 1]
+            first.wait_for("progress")
+            load = threading.Thread(target=send, args=(100,))
+            load.start()
+            first.wait_for("progress", count=2)
+            cluster.workers[0].kill()
+            assert first.process.wait(40) == 1
+        finally:
+            first.end()
+        load.join()
+        assert "PipelineError: A task ended without an error: its executor was lost." in "".join(first.lines)
+        second = Submitted(cluster, tmp_path / "by_section.py", tmp_path / "second.log")
+        try:
+            assert second.wait_for("started")["engine"] == "realtime"
+            good, dead = _wait_for_all(settings, sent, second)
+            assert second.stop() == 0
+        finally:
+            second.end()
+    assert list(good) == [f"u{n:06}" for n in range(sent)]
+    assert (set(good.values()), dead) == ({1}, Counter())
+    for run in (first, second):
+        assert "token" not in run.log + "".join(run.lines)
 
 
 def _wait_for_all(settings: Settings, sent: int, job: Submitted) -> tuple[Counter[str], Counter[str]]:
