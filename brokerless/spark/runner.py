@@ -210,6 +210,7 @@ def _start_realtime(pipeline: Pipeline, settings: Settings, options: RunOptions,
         settings=settings,
         options=source_options(settings, pipeline.inputs, **_source(pipeline, options)),
         commit_interval_s=COMMIT_INTERVAL_S if options.commit_interval_s is None else options.commit_interval_s,
+        any_cluster=options.engine == "realtime",
     )
 
 
