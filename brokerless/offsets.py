@@ -44,7 +44,7 @@ class Offset:
 
 
 Start = Literal["beginning", "latest"] | Offset | datetime
-"""Where a reader begins: at the oldest retained message, at new messages, at an offset (included) or at a time."""
+"""The position at which a reader begins: the oldest retained message, new messages, an offset (included) or a time."""
 
 
 def parse_start(text: str) -> Start:

@@ -57,7 +57,7 @@ _NATIVE_CHAIN: Final = {
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
 }
-"""With one of these in the environment (Lambda, ECS, EKS), the object store client finds credentials itself."""
+"""The variables (of Lambda, ECS, EKS) with which the object store client finds credentials itself."""
 
 RETRY_TIMEOUT_S: Final = 30.0
 _RETRY: Final[RetryConfig] = {

@@ -431,6 +431,12 @@ def test_footers_without_an_end_end(data: bytes) -> None:
             read(whole)
 
 
+def test_a_footer_with_other_shapes_than_parquet_has_is_damaged() -> None:
+    footer = b"\x15\x02\x19\x0c\x16\x00\x19\x19\x05\x00"  # a row group that is an empty list
+    with pytest.raises(ValueError, match="footer is damaged"):
+        check_footer(b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+
+
 @pytest.mark.parametrize(
     "value",
     ["[" * 100_000, '{"m":' * 100_000, "9" * 5_000, "-" + "9" * 5_000, "1e999999999", "1" + "0" * 400 + ".0", "NaN"],

@@ -429,7 +429,7 @@ class Kafka(Peer):
 
 
 class KafkaDefaults(Kafka):
-    """From topic to topic, with default settings of the pipeline's Kafka clients; ``kafka`` is the tuned one."""
+    """Kafka with two hops and default settings of the pipeline's clients; ``kafka`` is the tuned one."""
 
     name = "kafka-defaults"
     label = "Kafka, client defaults"
@@ -438,7 +438,7 @@ class KafkaDefaults(Kafka):
 
 
 class KafkaRealtime(Kafka):
-    """From topic to topic in Spark's real-time mode: one long task per input partition instead of many batches."""
+    """Kafka with two hops in Spark's real-time mode: one long task per input partition instead of many batches."""
 
     name = "kafka-realtime"
     label = "Kafka, Spark real-time mode"
@@ -447,7 +447,7 @@ class KafkaRealtime(Kafka):
 
 
 class KafkaToDelta(Kafka):
-    """From Kafka to a Delta table with Spark, as data lakes are filled; the reader follows the table's log."""
+    """Kafka to a Delta table with Spark, as data lakes are filled; the reader follows the table's log."""
 
     name = "kafka-delta"
     label = "Kafka to Delta"

@@ -48,7 +48,7 @@ _LIST_PARAMETERS: Final = {"prefix", "delimiter", "marker", "max-keys", "encodin
 
 
 def request_kind(method: str, path: str, status: int) -> RequestKind:
-    """As what S3 bills a request. Failed ones cost what they would have cost: a lost conditional PUT, a GET of nothing.
+    """Return the kind under which S3 bills a request. Failed requests cost the same: a lost conditional PUT, a 404.
 
     Args:
         method: the HTTP method.
@@ -96,7 +96,7 @@ StorageClass = Literal["standard", "express"]
 
 
 def s3_prices(storage_class: StorageClass, prices: Prices = PRICES) -> S3Prices:
-    """Those of a storage class: Standard, or Express One Zone, which also charges for the bytes of bodies."""
+    """Return the prices of a storage class: Standard, or Express One Zone, which also charges for bytes."""
     row = f"s3-{storage_class}"
     write, read = prices[f"{row}-write"], prices[f"{row}-read"]
     express = storage_class == "express"
@@ -150,7 +150,7 @@ class Compute:
 
     @property
     def usd_per_month(self) -> float:
-        """Never paused."""
+        """The cost of a month without pauses."""
         return self.usd_per_hour * HOURS_PER_MONTH
 
 
@@ -211,12 +211,12 @@ class Bill:
 
     @property
     def usd_per_month(self) -> float:
-        """The sum."""
+        """The sum of the items."""
         return math.fsum(item.usd_per_month for item in self.items)
 
     @property
     def usd_per_hour(self) -> float:
-        """The sum, of one of the month's 730 hours."""
+        """The sum for one of the month's 730 hours."""
         return self.usd_per_month / HOURS_PER_MONTH
 
     def usd_per_million(self, rate: float) -> float:
@@ -226,7 +226,7 @@ class Bill:
         return self.usd_per_month / (rate * SECONDS_PER_MONTH / 1e6)
 
     def to_dict(self) -> dict[str, float]:
-        """USD a month by item."""
+        """The cost of each item, in USD a month."""
         return {item.name: item.usd_per_month for item in self.items}
 
 
@@ -338,7 +338,7 @@ def kafka_serverless_bill(
 
 
 def polling(pollers: int, interval_s: float) -> dict[str, float]:
-    """Requests a second of so many readers, pipelines included, that each ask for the next log entry at an interval.
+    """Return the requests a second of readers and pipelines that ask for the next log entry at an interval.
 
     One GET each, answered by 404 as long as there is no message.
     """
@@ -352,7 +352,7 @@ def idle_usd_per_hour(
     cluster: Compute | None = None,
     s3: S3Prices = S3_STANDARD,
 ) -> float:
-    """What an hour costs in which no message comes: polling, and whatever runs. What is stored already is left out.
+    """Return the cost of an hour without messages: polling and running machines, without storage.
 
     One reader and one pipeline that poll each 100 ms, on 2 x G.025X: 20 x 3,600 x 0.0004 / 1,000 + 0.154 = 0.183 USD;
     the same with ``BROKERS`` and no requests: 0.612 + 0.154 = 0.766 USD.
@@ -377,7 +377,7 @@ def _s3(requests_per_s: Mapping[str, float], bytes_per_s: float, retention_days:
 
 
 def priced(name: str, size_bytes: float, usd_per_gb: float) -> Item:
-    """Bytes of a month, at a price by the GB."""
+    """Return an item for the bytes of a month, at a price by the GB."""
     return Item(name, size_bytes / GB * usd_per_gb, f"{size_bytes / GB:,.1f} GB x {usd_per_gb:g} USD")
 
 

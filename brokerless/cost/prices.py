@@ -57,7 +57,7 @@ class Price:
         return self.tiers[0][1]
 
     def usd_text(self) -> str:
-        """The price; of tiers each one, with the number of units that it ends at."""
+        """The price as text; with tiers, each one with the number of units at which it ends."""
         texts = [f"{usd:.10f}".rstrip("0").rstrip(".") for _, usd in self.tiers]
         ends = [f" up to {end:,.0f}" for end, _ in self.tiers[:-1]]
         return "; ".join(text + end for text, end in zip(texts, [*ends, " beyond" if ends else ""], strict=True))
@@ -67,7 +67,7 @@ class Price:
         return self.unit if self.per == 1 else f"{self.per:,.0f} x {self.unit}"
 
     def of(self, units: float) -> float:
-        """USD for so many units in one month."""
+        """Return the price of units in one month, in USD."""
         return tiered(units, self.tiers) / self.per
 
 
@@ -105,7 +105,7 @@ class Prices:
     claims: tuple[Claim, ...] = ()
 
     def __getitem__(self, name: str) -> Price:
-        """The row.
+        """Return a row.
 
         Raises:
             ConfigError: there is none of this name.
@@ -140,13 +140,13 @@ def tiered(units: float, tiers: Sequence[tuple[float, float]]) -> float:
 
 @cache
 def published() -> Prices:
-    """The list that comes with the package."""
+    """Return the list in the package."""
     text = resources.files("brokerless.cost").joinpath("prices.json").read_text(encoding="utf-8")
     return parse(text, "prices.json")
 
 
 def load(path: Path) -> Prices:
-    """The list in a file, which must have each row of the published one, and no other.
+    """Return the list in a file, which must have exactly the rows of the published one.
 
     With ``"others": "as published"`` beside its ``prices`` the file may leave rows out.
 
@@ -161,7 +161,7 @@ def load(path: Path) -> Prices:
 
 
 def parse(text: str, where: str, complete: Prices | None = None) -> Prices:
-    """The list in a text.
+    """Return the list in a text.
 
     Args:
         text: JSON like ``prices.json``.
@@ -206,7 +206,7 @@ def parse(text: str, where: str, complete: Prices | None = None) -> Prices:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of which no name comes twice; JSON's reader would silently take the last."""
+    """Return an object without repeated names; JSON's reader would silently use the last value."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]

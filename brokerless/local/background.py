@@ -79,7 +79,7 @@ def write_state(state_dir: Path, state: ServerState) -> None:
 
 
 def read_state(state_dir: Path) -> ServerState | None:
-    """Read ``server.json``; None if it is missing or damaged. Does not check the process."""
+    """Read ``server.json``; return None if it is missing or damaged. The process is not checked."""
     try:
         record = json.loads((state_dir / STATE_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 HOLD_S: Final = 60.0
-"""How long a pipeline continues with readable messages after it found an unreadable object; then it stops."""
+"""The time for which a pipeline continues with readable messages after it found an unreadable object."""
 
 _UNREADABLE: Final = re.compile(r"brokerless\.errors\.StoreError: Offset (\d+):\d+ of '([^']+)' cannot be read")
 

@@ -184,7 +184,7 @@ def write_stream(
 def _warm_up(df: DataFrame) -> None:
     """Start a Python worker with its imports, and load Arrow in the JVM and here, before the first batch needs them.
 
-    Runs at the same time as the start of the source's planner process. Does not compile the batch's plan.
+    It runs at the same time as the start of the source's planner process. It does not compile the batch's plan.
     """
     from brokerless.spark.arrow import split_dead_letters
 

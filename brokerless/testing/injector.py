@@ -102,7 +102,7 @@ class _Active:
 
 
 class Injector:
-    """Holds the plans, decides, counts and records. Safe to use from several threads.
+    """Holds the plans, decides, counts and records. Safe for several threads.
 
     Args:
         clock: the time, for the log, for ``Quiet`` and for ``StaleAbsence``.
@@ -125,7 +125,7 @@ class Injector:
         self.faults: Counter[str] = Counter()
 
     def play(self, plans: Sequence[Plan]) -> None:
-        """Replaces what was played before. Rules come before chaos; counts and draws begin anew, the log goes on."""
+        """Replace all plans. Rules come before chaos; counts and draws begin again, the log continues."""
         with self._lock:
             self._rules, self._chaos, self._seed = [], None, 0
             self._turns.clear()
@@ -139,7 +139,7 @@ class Injector:
                     self._chaos = plan
 
     def add(self, rules: Sequence[Rule]) -> None:
-        """Adds rules behind those that are there."""
+        """Add rules after the existing ones."""
         with self._lock:
             self._add(rules)
 
@@ -149,7 +149,7 @@ class Injector:
             return tuple(a.rule for a in self._rules if a.rule.times is not None and not a.is_used_up)
 
     def draw(self, request: Request) -> Shot | None:
-        """The fault for this request, or None."""
+        """Return the fault for this request, or None."""
         with self._lock:
             self.requests[request.op] += 1
             self._seen.append(request)
@@ -162,14 +162,14 @@ class Injector:
             return None if self._chaos is None else self._draw(self._chaos, request, stream)
 
     def give_back(self, shot: Shot) -> None:
-        """Undoes a ``draw``: the server's answer left the fault nothing to do."""
+        """Undo a ``draw`` whose fault could not be applied to the server's answer."""
         with self._lock:
             for active in self._rules:
                 if active.position == shot.rule:
                     active.struck -= 1
 
     def record(self, request: Request, shot: Shot, *, applied: bool | None, upstream: int | None) -> None:
-        """Writes the log; called before the client can see the fault."""
+        """Write the log, before the client can see the fault."""
         with self._lock:
             self._number += 1
             at_us = self._clock.time_us()
@@ -178,17 +178,17 @@ class Injector:
             self._log.append(line)
 
     def log(self, after: int = 0) -> tuple[Injected, ...]:
-        """The injections with a higher number, of the last hundred thousand."""
+        """Return the injections with a higher number, of the last hundred thousand."""
         with self._lock:
             return tuple(line for line in self._log if line.number > after)
 
     def count(self, op: Op | None, key: str) -> int:
-        """How many of the last hundred thousand requests were of this kind and for such a key."""
+        """Return how many of the last hundred thousand requests had this kind and a matching key."""
         with self._lock:
             return sum(covers(op, request.op) and fits_key(key, request.keys) for request in self._seen)
 
     def written(self, request: Request) -> None:
-        """Notes that the server has just applied a PUT."""
+        """Record that the server has just applied a PUT."""
         with self._lock:
             self._written[request.key] = self._clock.monotonic()
             self._written.move_to_end(request.key)
@@ -252,6 +252,6 @@ class Injector:
 
 
 def _uniform(*parts: object) -> float:
-    """A number from 0 (included) to 1 (excluded) that depends on the parts only, in every process and version."""
+    """Return a number from 0 (included) to 1 (excluded) that depends only on the parts, in any process and version."""
     digest = blake2b("\0".join(map(str, parts)).encode(), digest_size=8).digest()
     return (int.from_bytes(digest, "big") >> 11) / 2**53

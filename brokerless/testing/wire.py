@@ -63,14 +63,14 @@ class Head:
         return self._framing("close")
 
     def replacing(self, name: bytes, value: bytes) -> Head:
-        """The same head with another value in a header, which is added if it was not there."""
+        """Return the same head with another value of a header, which is added if it is missing."""
         first, *rest = self.raw[:-4].split(b"\r\n")
         others = [line for line in rest if line.partition(b":")[0].lower() != name.lower()]
         raw = b"\r\n".join([first, *others, name + b": " + value]) + b"\r\n\r\n"
         return Head(raw, self.words, {**self.fields, name.lower(): value})
 
     def without(self, name: bytes) -> Head:
-        """The same head without a header."""
+        """Return the same head without a header."""
         lines = [line for line in self.raw[:-4].split(b"\r\n") if line.partition(b":")[0].lower() != name.lower()]
         return Head(b"\r\n".join(lines) + b"\r\n\r\n", self.words, {k: v for k, v in self.fields.items() if k != name})
 
@@ -86,7 +86,7 @@ class Head:
 
 
 class Wire:
-    """A connected socket with a buffer for what was read too far."""
+    """A connected socket with a buffer of bytes that were read ahead."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -98,7 +98,7 @@ class Wire:
         self.socket.sendall(data)
 
     def head(self) -> Head | None:
-        """The next head, or None if the peer closed the connection before it.
+        """Read the next head; None if the peer closed the connection before it.
 
         Raises:
             ProtocolError: not HTTP/1.1, too long, or closed in the middle.
@@ -115,7 +115,7 @@ class Wire:
         return _parse(self._take(end + 4))
 
     def pieces(self, framing: Framing) -> Iterator[bytes]:
-        """The body as it comes, in pieces, with its chunks' frames if it has any.
+        """Read the body in pieces as they arrive, with the frames of chunks if it has any.
 
         Raises:
             ProtocolError: it was cut off.
@@ -135,7 +135,7 @@ class Wire:
             yield piece
 
     def body(self, framing: Framing) -> bytes:
-        """The whole body, without the frames of chunks."""
+        """Read the whole body, without the frames of chunks."""
         raw = b"".join(self.pieces(framing))
         return _unchunked(raw) if framing == "chunked" else raw
 
@@ -152,7 +152,7 @@ class Wire:
         return False
 
     def reset(self) -> None:
-        """Closes with a TCP RST, which tells the peer that something broke."""
+        """Close with a TCP RST, so that the peer sees a broken connection."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.socket.close()
 

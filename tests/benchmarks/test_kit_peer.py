@@ -84,8 +84,8 @@ def test_the_engine_is_among_the_figures(
 @pytest.mark.parametrize(
     ("name", "engine", "reason", "text"),
     [
-        ("brokerless", "micro-batch", "tasks run elsewhere", "'micro-batch', not 'realtime': tasks run elsewhere."),
-        ("brokerless-micro-batch", "realtime", "", "'realtime', not 'micro-batch'."),
+        ("brokerless", "micro-batch", "tasks run elsewhere", "'realtime', got 'micro-batch': tasks run elsewhere."),
+        ("brokerless-micro-batch", "realtime", "", "'micro-batch', got 'realtime'."),
     ],
 )
 def test_a_pipeline_by_another_engine_is_not_measured(

@@ -399,7 +399,7 @@ def _seconds(row: Row, name: str) -> str:
 
 
 def _latency(seconds: float) -> str:
-    """As many digits as can be distinguished: milliseconds below 0.1 s, hundredths below 10 s."""
+    """Return a latency with significant digits: milliseconds below 0.1 s, hundredths below 10 s."""
     return f"{seconds:.{3 if abs(seconds) < 0.0995 else 2 if abs(seconds) < 9.995 else 1}f}"
 
 

@@ -95,7 +95,7 @@ def build(runs: Sequence[Result]) -> dict[str, bytes]:
 
 
 def usd(alternative: str, work: Workload) -> float:
-    """By the month."""
+    """Return the cost of a month."""
     return ALTERNATIVES[alternative](work, PRICES).bill.usd_per_month
 
 
@@ -479,7 +479,7 @@ A file must have all rows, or say `"others": "as published"` to change some. Loo
 
 
 def _where(alternative: str, mine: Workload) -> str:
-    """At which rates brokerless is cheaper than the alternative."""
+    """Return the rates at which brokerless is cheaper than the alternative."""
 
     def difference(rate: float) -> float:
         work = replace(mine, messages_per_s=rate)
@@ -502,7 +502,7 @@ def _where(alternative: str, mine: Workload) -> str:
 
 
 def _break_even_commits(alternative: str, work: Workload) -> str:
-    """From how many commits a second on the alternative is cheaper; its own cost does not depend on them."""
+    """Return the commits a second above which the alternative is cheaper; its cost does not depend on them."""
     other = usd(alternative, work)
     found = crossings(lambda commits: usd("brokerless", replace(work, commits_per_s=commits)) - other, 0.01, 1000)
     return _about(found[0])
@@ -513,7 +513,7 @@ def _break_even_partitions(alternative: str, work: Workload) -> int:
 
 
 def _from_how_many(alternative: str, changed: Callable[[int], Workload]) -> int:
-    """From which number on the alternative, as it is with one, is cheaper than brokerless with so many."""
+    """Return the number above which the alternative with one is cheaper than brokerless with this number."""
     other = usd(alternative, changed(1))
     return next(n for n in range(1, 10_000) if usd("brokerless", changed(n)) > other)
 

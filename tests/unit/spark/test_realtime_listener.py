@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -38,7 +39,8 @@ class Lanes:
         else:
             host, _, port = address.rpartition(":")
             connection = socket.create_connection((host, int(port)), timeout=SOON_S)
-        connection.sendall(hello)
+        with contextlib.suppress(ConnectionError):  # it may be closed already
+            connection.sendall(hello)
         return connection
 
     def hello(self, lane: int) -> bytes:
