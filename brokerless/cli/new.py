@@ -112,7 +112,7 @@ def pipeline(
     """Write a pipeline that runs as it is, and its test.
 
     NAME.py and test_NAME.py go to the working directory, with '_' for '-' in their names; no file is replaced. What
-    the pipeline does with the topic clicks is an example: put your topics and your columns in its place.
+    the pipeline does with the topic clicks is an example: replace its topics and columns by yours.
     """
     options = common(ctx, profile, root, as_json)
     module = _module_of(name)

@@ -36,7 +36,7 @@ def run_arguments(pipeline: Pipeline, argv: Sequence[str] | None = None) -> int:
         argv: the arguments; those of this process by default. Unknown ones are ignored: Glue adds its own.
 
     Returns:
-        0, 1 after an error, or 2 if a mistake kept the pipeline from starting. Errors are named on standard error.
+        0, 1 after an error, or 2 if a mistake prevented the start. Errors are named on standard error.
     """
     args, _ = _parser(pipeline).parse_known_args(argv)
     try:
@@ -91,7 +91,7 @@ def _parser(pipeline: Pipeline) -> argparse.ArgumentParser:
     parser.add_argument("--inputs", type=_names, default=pipeline.inputs, help="input topics, comma-separated")
     parser.add_argument("--output", default=pipeline.output, help="output topic")
     parser.add_argument("--create-output", action="store_true", help="create the output if it is missing")
-    parser.add_argument("--name", default=pipeline.name, help="the pipeline's name; its progress is kept under it")
+    parser.add_argument("--name", default=pipeline.name, help="the pipeline's name; its progress is recorded under it")
     parser.add_argument("--start", default=pipeline.start, help="without progress: beginning, latest or a time")
     parser.add_argument(
         "--engine",

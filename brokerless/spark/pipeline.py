@@ -95,7 +95,7 @@ class Pipeline:
     ) -> PipelineResult:
         """Run in this process until it is stopped, or with ``once`` until nothing is left; return what it did.
 
-        SIGINT (Ctrl-C, the notebook's stop button) and SIGTERM end it after what is on its way, if this is called in
+        SIGINT (Ctrl-C, the notebook's stop button) and SIGTERM end it after the running commit, if this is called in
         the main thread; ``stop`` does so from any thread. The next run goes on exactly where this one stopped.
 
         Args:
@@ -106,13 +106,13 @@ class Pipeline:
                 real-time mode, and as fast as they can for batches.
             create_output: create the output with the transform's columns if it is missing.
             accept_new_input: begin anew with an input that was removed and made again by hand.
-            accept_rewrites: where another engine has deleted or updated rows, deliver those that it kept again.
+            accept_rewrites: where another engine has deleted or updated rows, deliver those that it left again.
             skip: objects to go on without if they cannot be read, each as ``table@version:index``: their messages are
                 lost to this pipeline.
             executor_rows: in micro-batches, batches with more rows are written by Spark's executors.
             spark: a session to run in; by default one is made, or the one of this process taken. While the pipeline
                 runs, the session has the settings ``STREAM_CONF``. It must have been started with the credentials of
-                ``settings`` in its environment, and runs in micro-batches unless it has the kit's jar.
+                ``settings`` in its environment, and runs in micro-batches unless it has the jar of this package.
             progress: print a line each second: ``text`` on standard error, or ``json`` on standard output.
             stop: an event that ends the run when it is set; the run sets it at its own end.
 
@@ -148,7 +148,7 @@ class Pipeline:
             argv: the arguments; those of this process by default.
 
         Raises:
-            SystemExit: always. The exit code is 0, 1 after an error, or 2 if a mistake kept the pipeline from starting.
+            SystemExit: always. The exit code is 0, 1 after an error, or 2 if a mistake prevented the start.
                 Errors are printed on standard error by name.
         """
         from brokerless.spark.job import run_arguments
@@ -171,10 +171,10 @@ def dead_letter(reason: Column, rows: DataFrame) -> Column:
     from brokerless.spark.inputs import METADATA
 
     own = {column.name for column in METADATA} | {PRODUCED_AT}
-    kept = [F.col(name) for name in rows.columns if name not in own]
+    original = [F.col(name) for name in rows.columns if name not in own]
     # concat, not concat_ws: Arrow refuses a null struct whose fields claim never to be null, as concat_ws's does.
     offset = F.concat(F.col("_version").cast("string"), F.lit(":"), F.col("_index").cast("string"))
     return F.when(
         reason.isNotNull(),
-        F.struct(*kept, reason.alias("_reason"), "_topic", "_partition", offset.alias("_offset")),
+        F.struct(*original, reason.alias("_reason"), "_topic", "_partition", offset.alias("_offset")),
     ).alias(DEAD_LETTER)

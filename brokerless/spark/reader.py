@@ -60,7 +60,7 @@ def read_stream(
         max_files: how many objects.
         accept_new_input: begin anew, at its beginning, with a topic that was removed and made again by hand since this
             pipeline last read it; otherwise the pipeline stops.
-        accept_rewrites: where another engine has deleted or updated rows, deliver those that it kept again; otherwise
+        accept_rewrites: where another engine has deleted or updated rows, deliver those that it left again; otherwise
             the pipeline stops before them.
         skip: objects to go on without if they cannot be read, each as ``table@version:index``: their messages are lost
             to this pipeline.

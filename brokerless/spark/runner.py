@@ -1,25 +1,23 @@
-"""Start a pipeline by the engine that fits, follow it to its end, and show its progress."""
+"""Start a pipeline by the engine that fits, and follow it to its end."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import math
 import signal
 import sys
 import threading
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, get_args
 
 from brokerless.clock import duration_s
 from brokerless.errors import ConfigError, TopicNotFound, on_the_way
-from brokerless.metrics import LATENCY_BOUNDS_S, Histogram
 from brokerless.schema import PRODUCED_AT, Schema
 from brokerless.spark.arrow import DEAD_LETTER
 from brokerless.spark.conf import Engine
 from brokerless.spark.failures import lost_jvm_named, named_error
 from brokerless.spark.inputs import union_columns
+from brokerless.spark.progress_line import Progress
 from brokerless.spark.reader import read_stream, source_options, static_messages
 from brokerless.spark.realtime.engine import COMMIT_INTERVAL_S, NotRealtimeError, start_realtime
 from brokerless.spark.session import borrowed, spark_session
@@ -29,21 +27,19 @@ from brokerless.topics import TopicIncomplete, create_dead_letters, create_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from typing import TextIO
 
     from pyspark.sql import SparkSession
 
     from brokerless.settings import Settings
     from brokerless.spark.delta import DeltaStream
     from brokerless.spark.pipeline import Pipeline
+    from brokerless.spark.progress_line import ProgressFormat
     from brokerless.spark.realtime.engine import RealtimeStream
     from brokerless.spark.sink import BatchReport, Stream
     from brokerless.spark.telemetry import PipelineMeter
     from brokerless.topics import Topic
 
     AnyStream = Stream | DeltaStream | RealtimeStream
-
-ProgressFormat = Literal["text", "json"]
 
 STOP_WITHIN_S = 8.0
 """How long a stop waits for the running batch; with Spark's own end it stays below 10 s."""
@@ -338,85 +334,3 @@ def _wait(stream: AnyStream, once: bool, stopping: threading.Event) -> None:
         pass
     finally:
         stopping.set()
-
-
-# Progress
-
-
-@dataclass(slots=True)
-class Progress:
-    """The sums of a run so far, shown as they change.
-
-    Attributes:
-        format: ``text`` is a line a second, rewritten in place on a terminal; ``json`` is JSON lines; None shows
-            nothing.
-        out: standard output for JSON, standard error for text by default.
-        rows: committed to the output.
-        dead_letters: committed to the dead-letter topic.
-    """
-
-    format: ProgressFormat | None
-    out: TextIO = field(default_factory=lambda: sys.stderr)
-    rows: int = 0
-    dead_letters: int = 0
-
-    def __post_init__(self) -> None:
-        if self.format == "json" and self.out is sys.stderr:
-            self.out = sys.stdout
-
-    def event(self, **values: object) -> None:
-        """Show the start or the end, in JSON only."""
-        if self.format == "json":
-            print(json.dumps(values), file=self.out, flush=True)
-
-    def end(self) -> None:
-        """End the line that is rewritten in place."""
-        if self.format == "text" and self.out.isatty():
-            print(file=self.out)
-
-    def add(self, reports: Sequence[BatchReport], seconds: float) -> None:
-        """Add the batches of the last ``seconds`` and show them."""
-        rows, dead_letters = sum(r.rows for r in reports), sum(r.dead_letters for r in reports)
-        self.rows += rows
-        self.dead_letters += dead_letters
-        latency = Histogram()
-        for report in reports:
-            latency.add_counts(report.latency.counts)
-        per_s = rows / max(seconds, 1e-9)
-        if self.format == "json" and reports:
-            self.event(
-                event="progress",
-                rows=rows,
-                rows_per_s=round(per_s, 1),
-                dead_letters=dead_letters,
-                latency_p50_s=_finite(latency.percentile(50)),
-                latency_p99_s=_finite(latency.percentile(99)),
-                lag_rows=reports[-1].lag_rows,
-                batches=len(reports),
-                compute_ms=round(1000 * sum(r.compute_s for r in reports) / len(reports), 1),
-                commit_ms=round(1000 * sum(r.commit_s for r in reports) / len(reports), 1),
-                by=reports[-1].by,
-            )
-        elif self.format == "text" and (reports or self.out.isatty()):
-            in_place = self.out.isatty()
-            text = self._text(reports, per_s, latency)
-            print(f"\r\033[K{text}" if in_place else text, end="" if in_place else "\n", file=self.out, flush=True)
-
-    def _text(self, reports: Sequence[BatchReport], per_s: float, latency: Histogram) -> str:
-        text = f"{self.rows:,} rows  {per_s:,.0f}/s"
-        if latency.total:
-            text += f"  latency p50 {_seconds(latency.percentile(50))}  p99 {_seconds(latency.percentile(99))}"
-        if reports:
-            batch_ms = 1000 * sum(r.compute_s + r.commit_s for r in reports) / len(reports)
-            text += f"  lag {reports[-1].lag_rows:,} rows  batch {batch_ms:.0f} ms"
-        return text + (f"  dead letters {self.dead_letters:,}" if self.dead_letters else "")
-
-
-def _finite(seconds: float | None) -> float | None:
-    """Return None also for what is beyond the histogram's last bound: JSON knows no Infinity."""
-    return None if seconds is None or math.isinf(seconds) else seconds
-
-
-def _seconds(seconds: float | None) -> str:
-    known = _finite(seconds)
-    return f"> {LATENCY_BOUNDS_S[-1]:,.0f} s" if known is None else f"{known:.3f} s"

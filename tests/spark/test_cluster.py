@@ -25,7 +25,7 @@ from tests.support.cluster import start_cluster
 from tests.support.pipelines import rows_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from brokerless.settings import Settings
     from tests.support.cluster import Cluster
@@ -47,15 +47,25 @@ class Submitted:
             )
         self._log, self._file = log, str(file)
         self.events: list[dict[str, Any]] = []
-        self.lines: list[str] = []
+        self._text: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
-        for line in self.process.stdout or ():  # the driver's standard error, too
-            self.lines.append(line)
-            with contextlib.suppress(ValueError):  # Spark's own lines
+        for line in self.process.stdout or ():
+            try:
                 self.events.append(json.loads(line))
+            except ValueError:  # spark-submit prints what Python says on standard error here, too
+                self._text.append(line)
+
+    def log(self) -> str:
+        """What it has said beside its events, and the end of what Spark has said."""
+        self._reader.join(0.5)
+        return "\n".join([*self._text, self._log.read_text()[-2000:]])
+
+    def count(self, event: str) -> int:
+        """How many such events have come."""
+        return sum(said["event"] == event for said in list(self.events))
 
     def wait_for(self, event: str, *, count: int = 1) -> dict[str, Any]:
         """Return the last of so many such events, once they have come."""
@@ -64,8 +74,8 @@ class Submitted:
             found = [said for said in list(self.events) if said["event"] == event]
             if len(found) >= count:
                 return found[count - 1]
-            assert self.process.poll() is None, self._log.read_text()[-3000:]
-            assert time.monotonic() < deadline, f"{self.events}\n{self._log.read_text()[-3000:]}"
+            assert self.process.poll() is None, self.log()
+            assert time.monotonic() < deadline, f"{self.events}\n{self.log()}"
             time.sleep(0.05)
 
     def stop(self) -> int:
@@ -77,18 +87,13 @@ class Submitted:
         self._reader.join(10)
         return code
 
-    def end(self) -> None:
-        """Kill what is left of it."""
+    def kill(self) -> None:
+        """End it and what it has started, if that is still there."""
         with contextlib.suppress(psutil.NoSuchProcess):
             for process in psutil.Process(self.process.pid).children(recursive=True):
                 process.kill()
         self.process.kill()
         self.process.wait(10)
-
-    @property
-    def log(self) -> str:
-        """What it wrote to standard error."""
-        return self._log.read_text(errors="replace")
 
 
 @pytest.fixture
@@ -98,102 +103,95 @@ def cluster(settings: Settings, tmp_path: Path) -> Iterator[Cluster]:
         yield cluster
 
 
-def test_a_worker_is_lost_and_no_row_is(
-    cluster: Cluster, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert Cli(settings)("new", "pipeline", "by-section").exit_code == 0
-    create_topic(open_store(settings), "clicks", Schema.parse("user string, page string"), partitions=2)
-    pages = [f"/docs/{n}" if n % 10 else None for n in range(5)]
-    sent = 0
-    with Producer("clicks", settings=settings) as producer:
+class Clicks:
+    """Sends clicks, each of a user of its own; every fifth has no page."""
 
-        def send(commits: int) -> None:
-            nonlocal sent
+    def __init__(self, settings: Settings) -> None:
+        create_topic(open_store(settings), "clicks", Schema.parse("user string, page string"), partitions=2)
+        self._settings = settings
+        self.sent = 0
+
+    def send(self, commits: int) -> None:
+        with Producer("clicks", settings=self._settings) as producer:
             for _ in range(commits):
-                producer.send([{"user": f"u{sent + n}", "page": page} for n, page in enumerate(pages)])
-                sent += len(pages)
+                rows = [{"user": f"u{self.sent + n}", "page": f"/docs/{n}" if n else None} for n in range(5)]
+                producer.send(rows)
+                self.sent += len(rows)
 
-        send(20)
-        limits = [
-            "--engine",
-            "micro-batch",
-            "--executor-rows",
-            "0",
-            "--create-output",
-        ]  # each batch is written by executors
-        job = Submitted(cluster, tmp_path / "by_section.py", tmp_path / "submit.log", *limits)
-        try:
-            assert job.wait_for("started")["engine"] == "micro-batch"
-            assert job.wait_for("progress")["by"] == "executors"
-            assert [worker.executors for worker in cluster.workers] == [1, 1]
-            before = len([said for said in job.events if said["event"] == "progress"])
-            load = threading.Thread(target=send, args=(40,))
-            load.start()
-            job.wait_for("progress", count=before + 1)
-            cluster.workers[0].kill()
-            load.join()
-            send(20)
-            good, dead = _wait_for_all(settings, sent, job)
-            assert job.stop() == 0
-        finally:
-            job.end()
-    assert set(good.values()) == set(dead.values()) == {1}
-    assert (len(good), len(dead)) == (sent * 4 // 5, sent // 5)
-    stopped = job.events[-1]
-    assert (stopped["rows"], stopped["dead_letters"]) == (len(good), len(dead))
-
-
-def test_a_lost_worker_ends_a_real_time_run_and_the_next_one_goes_on(
-    cluster: Cluster, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert Cli(settings)("new", "pipeline", "by-section").exit_code == 0
-    create_topic(open_store(settings), "clicks", Schema.parse("user string, page string"))
-    sent = 0
-    with Producer("clicks", settings=settings) as producer:
-
-        def send(commits: int) -> None:
-            nonlocal sent
-            for _ in range(commits):
-                producer.send([{"user": f"u{n:06}", "page": "/docs"} for n in range(sent, sent + 50)])
-                sent += 50
-
-        send(10)
-        first = Submitted(cluster, tmp_path / "by_section.py", tmp_path / "first.log", "--create-output")
-        try:
-            assert first.wait_for("started")["engine"] == "realtime"
-            assert [worker.executors for worker in cluster.workers] == [1, 1]
-            first.wait_for("progress")
-            load = threading.Thread(target=send, args=(100,))
-            load.start()
-            first.wait_for("progress", count=2)
-            cluster.workers[0].kill()
-            assert first.process.wait(40) == 1
-        finally:
-            first.end()
-        load.join()
-        assert "PipelineError: A task ended without an error: its executor was lost." in "".join(first.lines)
-        second = Submitted(cluster, tmp_path / "by_section.py", tmp_path / "second.log")
-        try:
-            assert second.wait_for("started")["engine"] == "realtime"
-            good, dead = _wait_for_all(settings, sent, second)
-            assert second.stop() == 0
-        finally:
-            second.end()
-    assert list(good) == [f"u{n:06}" for n in range(sent)]
-    assert (set(good.values()), dead) == ({1}, Counter())
-    for run in (first, second):
-        assert "token" not in run.log + "".join(run.lines)
-
-
-def _wait_for_all(settings: Settings, sent: int, job: Submitted) -> tuple[Counter[str], Counter[str]]:
-    deadline = time.monotonic() + 90
-    while True:
+    def delivered(self) -> tuple[Counter[str], Counter[str]]:
+        """How often each is in the output and in the dead letters."""
         topics = ("by_section", "by_section.dead_letters")
-        good, dead = (Counter(row["user"] for row in rows_of(settings, topic)) for topic in topics)
-        if len(good) + len(dead) >= sent:
-            return good, dead
-        assert job.process.poll() is None
-        assert time.monotonic() < deadline, f"{len(good)} + {len(dead)} of {sent} rows\n{job.events[-3:]}"
+        good, dead = (Counter(row["user"] for row in rows_of(self._settings, topic)) for topic in topics)
+        return good, dead
+
+    def assert_each_once(self) -> None:
+        good, dead = self.delivered()
+        assert set(good.values()) == set(dead.values()) == {1}
+        assert (len(good), len(dead)) == (self.sent * 4 // 5, self.sent // 5)
+
+
+@pytest.fixture
+def clicks(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clicks:
+    monkeypatch.chdir(tmp_path)
+    assert Cli(settings)("new", "pipeline", "by-section").exit_code == 0
+    clicks = Clicks(settings)
+    clicks.send(20)
+    return clicks
+
+
+@pytest.fixture
+def submit(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., Submitted]]:
+    jobs: list[Submitted] = []
+
+    def start(*arguments: str) -> Submitted:
+        log = tmp_path / f"submit-{len(jobs)}.log"
+        jobs.append(Submitted(cluster, tmp_path / "by_section.py", log, "--create-output", *arguments))
+        return jobs[-1]
+
+    yield start
+    for job in jobs:
+        job.kill()
+
+
+def lose_a_worker(cluster: Cluster, clicks: Clicks, job: Submitted) -> None:
+    """End one while clicks come and are written."""
+    before = job.count("progress")
+    load = threading.Thread(target=clicks.send, args=(40,))
+    load.start()
+    job.wait_for("progress", count=before + 1)
+    cluster.workers[0].kill()
+    load.join()
+    clicks.send(20)
+
+
+def test_micro_batches_go_on_without_the_worker(
+    cluster: Cluster, clicks: Clicks, submit: Callable[..., Submitted]
+) -> None:
+    job = submit("--engine", "micro-batch", "--executor-rows", "0")  # each batch is written by executors
+    assert job.wait_for("progress")["by"] == "executors"
+    assert [worker.executors for worker in cluster.workers] == [1, 1]
+    lose_a_worker(cluster, clicks, job)
+    deadline = time.monotonic() + 90
+    while sum(map(len, clicks.delivered())) < clicks.sent:
+        assert job.process.poll() is None, job.log()
+        assert time.monotonic() < deadline, job.log()
         time.sleep(0.5)
+    assert job.stop() == 0
+    clicks.assert_each_once()
+    stopped = job.events[-1]
+    assert (stopped["rows"], stopped["dead_letters"]) == tuple(map(len, clicks.delivered()))
+
+
+def test_a_real_time_pipeline_ends_and_the_next_run_goes_on(
+    cluster: Cluster, clicks: Clicks, submit: Callable[..., Submitted]
+) -> None:
+    job = submit()
+    assert job.wait_for("started")["engine"] == "realtime"
+    job.wait_for("progress")
+    assert [worker.executors for worker in cluster.workers] == [1, 1]
+    lose_a_worker(cluster, clicks, job)
+    assert job.process.wait(90) == 1
+    assert "PipelineError: " in job.log()
+    again = submit("--once")
+    assert again.process.wait(90) == 0, again.log()
+    clicks.assert_each_once()

@@ -11,7 +11,7 @@ import pytest
 from brokerless.metrics import LATENCY_BOUNDS_S, Histogram
 from brokerless.spark import Pipeline
 from brokerless.spark.job import run_arguments
-from brokerless.spark.runner import Progress
+from brokerless.spark.progress_line import Progress
 from brokerless.spark.sink import BatchReport
 from tests.support.pipelines import create
 
