@@ -26,13 +26,11 @@ demo: setup ## Run the example end to end (PROFILE=embedded or minio)
 	@$(BIN)/brokerless demo --profile $(PROFILE) $(ARGS)
 
 test: lint types ## Lint, types and all default tests; says at the end what was skipped and why
-	@$(BIN)/coverage erase
-	$(BIN)/python -m pytest --cov -m "not slow" $(ARGS)
+	$(BIN)/python -m tests -m "not slow" $(ARGS)
 	@echo 'Left out: tests marked slow, to keep this short. make test-all runs them, too.'
 
 test-all: lint types ## The same with the slow tests
-	@$(BIN)/coverage erase
-	$(BIN)/python -m pytest --cov $(ARGS)
+	$(BIN)/python -m tests $(ARGS)
 
 faults: setup ## The attacks on the guarantees, in short: simulation, malformed inputs, a grid of faults (four minutes)
 	$(BIN)/python -m tests.sim --seeds 1500

@@ -1,10 +1,11 @@
 """Serverless streaming on object storage: topics are Delta tables, an offset is a place in a log, no broker.
 
-    >>> from brokerless import Consumer, Producer
-    >>> with Producer("clicks") as producer:                     # doctest: +SKIP
-    ...     producer.send([{"user": "ada", "page": "/"}])
-    >>> for batch in Consumer("clicks", start="beginning"):      # doctest: +SKIP
-    ...     print(batch.first, batch.data.num_rows)
+    >>> from brokerless import Client
+    >>> with Client("s3://my-bucket/topics", profile="aws") as client:                    # doctest: +SKIP
+    ...     clicks = client.create_topic("clicks", "user string, page string", exist_ok=True)
+    ...     client.producer(clicks).send([{"user": "ada", "page": "/"}])
+    ...     for batch in client.consumer(clicks, start="beginning"):
+    ...         print(batch.first, batch.data.num_rows)
 
 Names are loaded on first use: importing the package costs next to nothing, not even ``typing``, so that a Ctrl-C while
 the command starts meets its handler and not an import.
@@ -18,22 +19,26 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from brokerless.client import Client
     from brokerless.consumer import Batch, Consumer
     from brokerless.log.log import DeltaLog
     from brokerless.offsets import Ack, Offset
     from brokerless.producer.producer import Producer
     from brokerless.schema import Column, Schema
     from brokerless.settings import Settings
+    from brokerless.spark.pipeline import Pipeline
     from brokerless.store import Store, create_bucket, open_store
     from brokerless.topics import Topic, create_topic, delete_topic, describe_topic, list_topics
 
 __all__ = [
     "Ack",
     "Batch",
+    "Client",
     "Column",
     "Consumer",
     "DeltaLog",
     "Offset",
+    "Pipeline",
     "Producer",
     "Schema",
     "Settings",
@@ -51,10 +56,12 @@ __all__ = [
 _HOME = {
     "Ack": "offsets",
     "Batch": "consumer",
+    "Client": "client",
     "Column": "schema",
     "Consumer": "consumer",
     "DeltaLog": "log.log",
     "Offset": "offsets",
+    "Pipeline": "spark.pipeline",
     "Producer": "producer.producer",
     "Schema": "schema",
     "Settings": "settings",

@@ -33,12 +33,10 @@ from brokerless.errors import (
 )
 from brokerless.forks import is_copy, refuse_copy
 from brokerless.log.entries import Entry, check_supported
-from brokerless.log.log import DeltaLog, read_pool
+from brokerless.log.log import FRESH_S, DeltaLog, read_pool
 from brokerless.offsets import Offset, Start
 from brokerless.schema import PRODUCED_AT, Column
-from brokerless.settings import Settings
-from brokerless.store import open_store
-from brokerless.topics import describe_topic
+from brokerless.topics import Topic, open_topic, store_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -47,6 +45,7 @@ if TYPE_CHECKING:
 
     from brokerless.log.entries import Add
     from brokerless.schema import Schema
+    from brokerless.settings import Settings
     from brokerless.store import Store
 
 POLL_S: Final = 0.01
@@ -113,6 +112,8 @@ class Tail:
         accept_rewrites: where another engine deleted or updated rows, go on: the rows that it kept in the same files
             come once more.
         poll_s: the time from one look to the next while entries come.
+        entries: what the opening of the log has read already (``DeltaLog.open``). For a minute (``FRESH_S``) these are
+            delivered as they were read; once a second one GET makes sure that their table is still there.
     """
 
     def __init__(
@@ -124,6 +125,7 @@ class Tail:
         clock: Clock = SYSTEM,
         accept_rewrites: bool = False,
         poll_s: float = POLL_S,
+        entries: Sequence[Entry] = (),
     ) -> None:
         self.log = log
         self.version = version
@@ -142,6 +144,8 @@ class Tail:
         self._last_seen = self._look_at = clock.monotonic()
         self._absent_at = float("-inf")  # when the next entry was last looked for in vain
         self._wait_s = poll_s
+        self._opened = {entry.version: entry for entry in entries if entry.version >= version}
+        self._opened_at = clock.monotonic()
 
     def due_in_s(self) -> float:
         """How long it is no use to look again; 0 if it is now."""
@@ -164,7 +168,7 @@ class Tail:
         entries: list[Entry] = []
         began = self._clock.monotonic()
         try:
-            for entry in islice(self.log.read_from(self.version), limit):
+            for entry in islice(self._entries(), limit):
                 self._check(entry)
                 entries.append(entry)
         except BrokerlessError:
@@ -186,6 +190,21 @@ class Tail:
         self._look_at = now + self._wait_s
         return entries
 
+    def _entries(self) -> Iterator[Entry]:
+        """The entries from the position on: first those that the opening has read, then those in the log."""
+        if self._opened and (self.version not in self._opened or self._clock.monotonic() - self._opened_at > FRESH_S):
+            self._opened = {}
+        if self._opened:
+            try:
+                self.log.check_recent()
+            except BrokerlessError:
+                self._opened = {}  # what is wrong will be met where it is
+        version = self.version
+        while (entry := self._opened.get(version)) is not None:
+            yield entry
+            version += 1
+        yield from self.log.read_from(version)
+
     def _check_waiting(self, now: float) -> None:
         """Makes sure that what is absent is still to come."""
         damage = self.log.state.damage
@@ -194,6 +213,7 @@ class Tail:
         # The log looks for holes only once a minute: one that was found is one until its entry is there.
         if self._hole is None and now >= self._check_at:
             try:
+                # guard: a reader that waits asks whether its entry was removed
                 self.log.check_retained(self.version)
             except LogIncomplete as error:
                 self._hole = str(error)
@@ -247,6 +267,7 @@ class Tail:
         self.version = version
         self._check_at = self._look_at = self._absent_at = float("-inf")
         self._hole = None
+        self._opened = {}
         self._delivered.clear()
 
     def _check(self, entry: Entry) -> None:
@@ -259,9 +280,11 @@ class Tail:
             )
         metadata = entry.metadata
         if metadata is None:
+            # guard: a reader notices that its table was made again by hand
             if not self.log.meant(entry):
                 raise TopicDeleted(f"{self.log.uri} was removed and made again (entry {entry.version}). Open it again.")
             return
+        # guard: a reader notices that its topic was deleted
         if metadata.deleted or metadata.id != self._id:
             again = "" if metadata.deleted else " and created again"
             raise TopicDeleted(f"{self.log.uri} was deleted{again} (entry {entry.version}). Open it again.")
@@ -297,7 +320,7 @@ class Consumer:
     """Reads one or several topics. After a fork, the child needs a consumer of its own.
 
     Args:
-        topics: a name or several; all partitions of each are read.
+        topics: one or several, by name or as they were opened (``describe_topic``); all partitions of each are read.
         start: ``beginning``, ``latest``, an ``Offset`` (applied to every partition) or a time with a zone.
         settings: where; read from the environment by default.
         partitions: only these partitions (of each topic).
@@ -308,12 +331,15 @@ class Consumer:
         clock: time, randomness and sleeping.
 
     Raises:
-        TopicNotFound, ConfigError, OffsetOutOfRange: at once.
+        TopicNotFound, TopicChanged, ConfigError, OffsetOutOfRange: at once.
+
+    Attributes:
+        topics: what is read, as it was when the consumer was opened.
     """
 
     def __init__(
         self,
-        topics: str | Sequence[str],
+        topics: str | Topic | Sequence[str | Topic],
         *,
         start: Start = "latest",
         settings: Settings | None = None,
@@ -325,21 +351,38 @@ class Consumer:
         clock: Clock = SYSTEM,
     ) -> None:
         self._opened_in = os.getpid()
-        self._store = store or open_store(settings or Settings.load())
+        given = [topics] if isinstance(topics, str | Topic) else topics
+        wanted = {topic if isinstance(topic, str) else topic.name: topic for topic in given}
+        if not wanted:
+            raise ConfigError("A consumer needs at least one topic and one partition.")
+        stores = [store_of(topic, settings, store) for topic in wanted.values()]
+        if any(other is not stores[0] for other in stores):
+            raise ConfigError("The topics of one consumer must be in one store; open a consumer for each of them.")
+        self._store = stores[0]
         self._clock = clock
         self._batch_bytes = batch_bytes
         self._parts: list[_Part] = []
-        for topic in [topics] if isinstance(topics, str) else dict.fromkeys(topics):
-            about = describe_topic(self._store, topic, clock=clock)
+        opened: list[Topic] = []
+        for name, topic in wanted.items():
+            # Whoever begins at the head has no use for what is read on the way to it.
+            entries: dict[int, list[Entry]] | None = None if start == "latest" else {}
+            about = open_topic(self._store, topic, clock=clock, entries=entries)
+            opened.append(about)
             for number in range(about.partitions) if partitions is None else partitions:
                 if not 0 <= number < about.partitions:
-                    raise ConfigError(f"Topic {topic!r} has the partitions 0 to {about.partitions - 1}, not {number}.")
+                    raise ConfigError(f"Topic {name!r} has the partitions 0 to {about.partitions - 1}, not {number}.")
                 log = about.logs[number]  # opened with the others: the number of partitions may change meanwhile
                 offset = resolve_start(log, start)
                 tail = Tail(
-                    log, offset.version, idle_max_s=idle_poll_max_s, clock=clock, accept_rewrites=accept_rewrites
+                    log,
+                    offset.version,
+                    idle_max_s=idle_poll_max_s,
+                    clock=clock,
+                    accept_rewrites=accept_rewrites,
+                    entries=(entries or {}).get(number, ()),
                 )
-                self._parts.append(_Part(topic, number, tail, offset.index, _columns(about.schema, log)))
+                self._parts.append(_Part(name, number, tail, offset.index, _columns(about.schema, log)))
+        self.topics = tuple(opened)
         if not self._parts:
             raise ConfigError("A consumer needs at least one topic and one partition.")
         # Not the pool of the reads: a task there must not wait for another one.

@@ -38,7 +38,6 @@ from brokerless.columns.records import arrow_schema, json_value, nulls, values_o
 from brokerless.consumer import Batch, Consumer
 from brokerless.errors import BrokerlessError, ConfigError, SchemaError, TopicChanged, on_the_way
 from brokerless.offsets import Offset, SavedPosition
-from brokerless.topics import describe_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     from brokerless.offsets import Start
     from brokerless.schema import Schema
     from brokerless.store import Store
+    from brokerless.topics import Topic
 
 FORMATS: Final = (".csv", ".jsonl", ".parquet")
 
@@ -86,10 +86,10 @@ class Exported:
 
 
 def export_topic(
-    topic: str,
+    topic: str | Topic,
     path: Path,
     *,
-    store: Store,
+    store: Store | None = None,
     start: Start | SavedPosition = "beginning",
     once: bool = False,
     expect: int | None = None,
@@ -105,9 +105,9 @@ def export_topic(
     Messages of one partition are in the log's order. Nothing is touched before the topic was found.
 
     Args:
-        topic: an existing topic.
+        topic: an existing topic, by its name or as it was opened.
         path: ends in ``.csv``, ``.jsonl`` or ``.parquet``.
-        store: where.
+        store: where; the topic's own if it was opened, else that of the environment.
         start: where to begin.
         once: stop at the present head; otherwise it follows the topic.
         expect: stop when so many messages have come, and insist on the number; with 0, stop at the present head.
@@ -126,7 +126,7 @@ def export_topic(
     writer_of = _writer_for(path, raw=raw)
     stop = stop or threading.Event()
     with consumer_at(topic, start, store=store, accept_rewrites=accept_rewrites, clock=clock) as consumer:
-        about = describe_topic(store, topic, clock=clock)
+        (about,) = consumer.topics
         # No message can be waited for: it is known at the head that there is none.
         heads = dict(enumerate(about.heads)) if once or expect == 0 else None
         began = consumer.position()
@@ -157,7 +157,7 @@ def export_topic(
             # The consumer may be past commits behind the head, which were left to the next run.
             after = {n: min(after[n], max(offset, Offset(heads[n] + 1))) for (_, n), offset in began.items()}
         table_ids = {n: table_id for (_, n), table_id in consumer.table_ids().items()}
-        exported = Exported(path, rows, SavedPosition(topic, after, table_ids))
+        exported = Exported(path, rows, SavedPosition(about.name, after, table_ids))
     if expect is not None and rows != expect:
         waited = ""
         if stop.is_set():
@@ -165,16 +165,16 @@ def export_topic(
         elif rows < expect and timeout_s is not None and not once:
             waited = f" within {timeout_s:g} s"
         raise BrokerlessError(
-            f"{expect} messages of topic {topic!r} were expected, {rows} came{waited}; {path} holds those."
+            f"{expect} messages of topic {about.name!r} were expected, {rows} came{waited}; {path} holds those."
         )
     return exported
 
 
 def consumer_at(
-    topic: str,
+    topic: str | Topic,
     start: Start | SavedPosition,
     *,
-    store: Store,
+    store: Store | None = None,
     partitions: Sequence[int] | None = None,
     accept_rewrites: bool = False,
     clock: Clock = SYSTEM,
@@ -189,16 +189,17 @@ def consumer_at(
         return Consumer(
             topic, start=start, store=store, partitions=partitions, accept_rewrites=accept_rewrites, clock=clock
         )
-    if start.topic != topic:
+    name = topic if isinstance(topic, str) else topic.name
+    if start.topic != name:
         raise ConfigError(
-            f"The position is one of topic {start.topic!r}, not of {topic!r}; give the one of an export of {topic!r}."
+            f"The position is one of topic {start.topic!r}, not of {name!r}; give the one of an export of {name!r}."
         )
     consumer = Consumer(topic, store=store, partitions=partitions, accept_rewrites=accept_rewrites, clock=clock)
     try:
         for (_, number), table_id in consumer.table_ids().items():
             if start.table_ids.get(number) != table_id or number not in start.next:
                 raise TopicChanged(
-                    f"Topic {topic!r} was deleted and created again, or restored, since the position was saved: "
+                    f"Topic {name!r} was deleted and created again, or restored, since the position was saved: "
                     f"partition {number} was table {start.table_ids.get(number)}, and is {table_id}. The position "
                     "means nothing there; start with --from beginning, or where you choose."
                 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import os
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from brokerless.clock import SYSTEM, Clock
@@ -12,12 +13,15 @@ from brokerless.errors import (
     BucketNotFound,
     ConditionalPutUnsupported,
     ConfigError,
+    LogDamaged,
+    LogIncomplete,
     StoreUnavailable,
     TopicChanged,
     TopicDeleted,
     TopicExists,
     TopicNotFound,
 )
+from brokerless.forks import refuse_copy
 from brokerless.log.entries import PARTITIONS_KEY
 from brokerless.log.log import DeltaLog
 from brokerless.schema import (
@@ -30,10 +34,14 @@ from brokerless.schema import (
     partition_table,
     split_table,
 )
+from brokerless.settings import Settings
+from brokerless.store import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from brokerless.log.checkpoint import TableState
+    from brokerless.log.entries import Entry
     from brokerless.store import Store
 
 PROBE: Final = "_probe"
@@ -48,7 +56,8 @@ class Topic:
 
     Attributes:
         heads: the last version of each partition's log.
-        logs: the partitions' logs, as they were opened for this.
+        logs: the partitions' logs, as they were opened for this. Whoever goes on with them takes copies.
+        opened_in: the process that opened them.
     """
 
     name: str
@@ -57,6 +66,12 @@ class Topic:
     uri: str
     heads: tuple[int, ...]
     logs: tuple[DeltaLog, ...] = field(default=(), compare=False, repr=False)
+    opened_in: int = field(default_factory=os.getpid, compare=False, repr=False)
+
+    @property
+    def table_ids(self) -> tuple[str, ...]:
+        """The id of each partition's table: another one is a topic that was created again."""
+        return tuple(log.table_id for log in self.logs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +211,71 @@ def describe_topic(store: Store, topic: str, *, clock: Clock = SYSTEM) -> Topic:
     return _describe(store, check_name(topic), clock, folders=None)
 
 
-def _describe(store: Store, topic: str, clock: Clock, folders: Sequence[str] | None) -> Topic:
+def open_topic(
+    store: Store, topic: str | Topic, *, clock: Clock = SYSTEM, entries: dict[int, list[Entry]] | None = None
+) -> Topic:
+    """Return the topic as it is now, with logs that nobody else has.
+
+    One that is given by name is read, as by ``describe_topic``. One that was opened before is brought up to date: two
+    GETs a partition show that its tables are still the same, and what has come since.
+
+    Args:
+        store: where the topic is.
+        topic: its name, or the topic.
+        clock: as everywhere.
+        entries: takes up, by partition, the entries that were read (``DeltaLog.open``).
+
+    Raises:
+        TopicNotFound, TopicIncomplete: as ``describe_topic``.
+        TopicChanged, TopicDeleted: the opened one is not there any more, or has other columns.
+        UsageError: this process was forked from the one that opened it.
+    """
+    if isinstance(topic, str) or not topic.logs:
+        name = topic if isinstance(topic, str) else topic.name
+        return _describe(store, check_name(name), clock, folders=None, entries=entries)
+    refuse_copy(topic.opened_in, "topic")
+    logs = tuple(log.copy() for log in topic.logs)
+    try:
+        heads = tuple(log.confirm().version for log in logs)
+    except (LogIncomplete, LogDamaged):
+        # A reader may begin behind the damage: only the whole log says where that is.
+        found = _describe(store, topic.name, clock, folders=None, entries=entries)
+        if found.table_ids != topic.table_ids:
+            raise TopicChanged(
+                f"Topic {topic.name!r} was deleted and created again, or restored, since it was opened. Open it again."
+            ) from None
+        return found
+    return replace(topic, heads=heads, logs=logs)
+
+
+def store_of(topic: str | Topic, settings: Settings | None, store: Store | None) -> Store:
+    """Return the store of an opened topic, else the one that is given, that of the settings or of the environment.
+
+    Raises:
+        ConfigError: the topic was opened in another store than the one that is given; or as ``Settings.load``.
+    """
+    given = store or (open_store(settings) if settings is not None else None)
+    if isinstance(topic, str) or not topic.logs:
+        return given or open_store(Settings.load())
+    own = topic.logs[0].store
+    if given is not None and given is not own:
+        raise ConfigError(f"Topic {topic.name!r} was opened in {own.uri}, not in {given.uri}; give its name instead.")
+    return own
+
+
+def _describe(
+    store: Store,
+    topic: str,
+    clock: Clock,
+    folders: Sequence[str] | None,
+    entries: dict[int, list[Entry]] | None = None,
+) -> Topic:
+    def opened(log: DeltaLog, number: int) -> TableState:
+        return log.open(entries=None if entries is None else entries.setdefault(number, []))
+
     log = DeltaLog(store, topic, clock=clock)
     try:
-        metadata = log.state.metadata
+        metadata = opened(log, 0).metadata
     except (TopicNotFound, TopicDeleted):
         if left := remains(store, topic, clock=clock, folders=folders):
             raise TopicIncomplete(left.problem, left) from None
@@ -212,7 +288,7 @@ def _describe(store: Store, topic: str, clock: Clock, folders: Sequence[str] | N
     for number in range(1, partitions):
         logs.append(DeltaLog(store, partition_table(topic, number), clock=clock))
         try:
-            heads.append(logs[-1].state.version)
+            heads.append(opened(logs[-1], number).version)
         except TopicDeleted:
             raise TopicIncomplete(
                 f"Topic {topic!r} is half deleted. Finish it: brokerless topics delete {topic}."
@@ -228,7 +304,7 @@ def _describe(store: Store, topic: str, clock: Clock, folders: Sequence[str] | N
         try:
             log.refresh()
         except TopicChanged:
-            return _describe(store, topic, clock, folders)
+            return _describe(store, topic, clock, folders, entries)
     return Topic(topic, Schema.from_delta(metadata.schema_string), partitions, log.uri, tuple(heads), tuple(logs))
 
 

@@ -1,1 +1,1 @@
-"""Jobs: entry scripts for Glue, EMR Serverless, spark-submit and laptops, and their pure transforms."""
+"""One file for each pipeline: it runs on Glue, on EMR Serverless, under spark-submit and on a laptop."""

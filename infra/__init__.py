@@ -1,1 +1,1 @@
-"""The AWS CDK app: what a deployment of the kit consists of. ``python -m infra.app``, or ``cdk synth -c stage=dev``."""
+"""The AWS CDK app of a deployment: ``python -m infra.app``, or ``cdk synth -c stage=dev``."""

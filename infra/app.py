@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def add_stage(app: cdk.App, stage: StageConfig, assets: Assets) -> None:
-    """Adds a stage's stacks to the app."""
+    """Add a stage's stacks to the app."""
     import aws_cdk as cdk
 
     from infra.stacks import DataStack, MonitoringStack, StreamStack
@@ -34,7 +34,7 @@ def add_stage(app: cdk.App, stage: StageConfig, assets: Assets) -> None:
 
 
 def main() -> int:
-    """Synthesises the stages that the context names. Returns the exit code."""
+    """Synthesise the stages that the context names. Return the exit code."""
     use_packaged_node()
     import aws_cdk as cdk
 

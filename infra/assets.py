@@ -1,4 +1,4 @@
-"""What is uploaded: the packages of functions and jobs, made without Docker. ``python -m infra.assets`` makes them.
+"""Build the uploaded packages of functions and jobs without Docker: ``python -m infra.assets``.
 
 Wheels come from ``requirements-aws.lock``, checked against its hashes, into a cache below ``build/``: the network is
 needed only when the lock has changed. Everything else is copied from the checkout. Synth only reads what is there.
@@ -63,7 +63,7 @@ PACKAGES: Final[Mapping[str, tuple[str, ...]]] = {
     "gluewheels": (*_CORE, *_COMMAND_LINE),
     "environment": (*_CORE, *_BOTO3, "pyarrow", "pandas", "numpy", "pytz"),
 }
-"""What each asset takes from the lock: nothing is resolved anew, so an asset is what the lock says."""
+"""The packages of each asset, with the versions of the lock file: nothing is resolved again."""
 
 _SOURCES: Final[Mapping[str, tuple[str, ...]]] = {
     "core": ("brokerless", "lambdas"),
@@ -73,7 +73,7 @@ _SOURCES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 JOB_PYTHON: Final = "3.13"
-"""Of Glue 6.0; on EMR Serverless emr-spark-8.1.0 it is one of two."""
+"""The Python of Glue 6.0; on EMR Serverless emr-spark-8.1.0 it is one of two."""
 
 # Lambda refuses more; pip cannot know.
 _FUNCTION_LIMIT_BYTES: Final = 250 * 2**20
@@ -105,7 +105,7 @@ class Assets:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How one asset is made.
+    """The plan of one asset.
 
     Attributes:
         kind: which, as in ``PACKAGES``.
@@ -119,7 +119,7 @@ class _Plan:
 
     @property
     def digest(self) -> str:
-        """Of all that the archive depends on."""
+        """The hash of everything that the archive depends on."""
         digest = hashlib.sha256(f"{self.kind} {self.runtime} {VERSION}\n{self.requirements}".encode())
         for path in _source_files(_SOURCES[self.kind]):
             digest.update(f"{path.relative_to(REPOSITORY)}\0".encode())
@@ -130,7 +130,7 @@ class _Plan:
 
     @property
     def asset(self) -> Asset:
-        """Where it is, or will be."""
+        """The path of the file."""
         suffix = ".gluewheels.zip" if self.kind == "gluewheels" else ".zip"
         digest = self.digest
         name = f"{self.kind}-{self.runtime.architecture}-py{self.runtime.python}-{digest[:16]}{suffix}"
@@ -138,7 +138,7 @@ class _Plan:
 
 
 def find_assets(runtime: Runtime) -> Assets:
-    """The assets for these functions' runtime, made earlier.
+    """Return the assets for a runtime, which were built before.
 
     Raises:
         ConfigError: one is missing, or is older than its sources.
@@ -154,7 +154,7 @@ def find_assets(runtime: Runtime) -> Assets:
 
 
 def build_assets(runtime: Runtime) -> Assets:
-    """Makes what is missing, and removes what it replaces.
+    """Build missing assets, and remove the ones that they replace.
 
     Raises:
         ConfigError: a package is not in the lock.
@@ -177,7 +177,7 @@ def build_assets(runtime: Runtime) -> Assets:
 
 
 def write_archive(path: Path, members: Iterable[tuple[str, bytes]]) -> None:
-    """A zip that is the same bytes for the same members: sorted, without dates, owners or duplicates."""
+    """Return a zip with the same bytes for the same members: sorted, without dates, owners or duplicates."""
     content = dict(members)
     with zipfile.ZipFile(path, "w") as archive:
         for name in sorted(content):
@@ -193,7 +193,7 @@ def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
 
 
 def locked(packages: Iterable[str], *, python: str, lock: str) -> str:
-    """The lock's lines for some packages, as they are for one version of Python.
+    """Return the lock file's lines of some packages for one version of Python.
 
     pip evaluates conditions of a requirements file for itself, not for the Python that it downloads for; hence the
     choice is made here, and the conditions are left out.
@@ -253,7 +253,7 @@ def _make(plan: _Plan, path: Path) -> None:
 
 
 def _check_installable(plan: _Plan, path: Path) -> None:
-    """Lets pip do what it will do on Glue, short of installing: a wheel that others ask for may be missing."""
+    """Let pip resolve the wheels as on Glue, without installing: a wheel that another one needs may be missing."""
     with tempfile.TemporaryDirectory() as scratch, zipfile.ZipFile(path) as archive:
         archive.extractall(scratch)
         wheels = Path(scratch) / "wheels"
@@ -264,7 +264,7 @@ def _check_installable(plan: _Plan, path: Path) -> None:
 
 
 def _packages(plan: _Plan) -> Path:
-    """The archive of a plan's packages, unpacked from their wheels; made once for each state of the lock."""
+    """Build the archive of a plan's packages from their wheels, once for each state of the lock file."""
     wheels = _wheels(plan)
     folder = wheels[0].parent
     made = folder.with_name(f"{folder.name}.zip")
@@ -293,7 +293,7 @@ def _source_files(tops: Iterable[str]) -> Iterator[Path]:
 
 
 def _wheels(plan: _Plan) -> list[Path]:
-    """The wheels of a plan's packages from the cache; downloaded if they are not there."""
+    """Return the wheels of a plan's packages from the cache, after downloading missing ones."""
     target = plan.runtime
     key = hashlib.sha256(f"{target}\n{plan.requirements}".encode()).hexdigest()[:16]
     cache = BUILD / "wheels" / f"{target.architecture}-py{target.python}-{key}"
@@ -316,14 +316,14 @@ def _download(plan: _Plan, folder: Path) -> None:
 
 
 def _target(plan: _Plan) -> list[str]:
-    """The options of pip for another machine than this one."""
+    """Return the options of pip for another machine than this one."""
     machine = _MACHINES[plan.runtime.architecture]
     platforms = [part for library in _LIBRARIES for part in ("--platform", f"{library}_{machine}")]
     return ["--only-binary=:all:", "--implementation", "cp", "--python-version", plan.runtime.python, *platforms]
 
 
 def _own_wheel(folder: Path) -> Path:
-    """The library's and the jobs' wheel, by the build tool that pyproject.toml pins."""
+    """Build the wheel of the library and the jobs with the build tool that pyproject.toml pins."""
     # The build tool dates the archive's members by this variable.
     environ = {**os.environ, "SOURCE_DATE_EPOCH": "315532800"}
     command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
@@ -338,7 +338,7 @@ def _run(command: list[str], what: str, *, environ: Mapping[str, str] | None = N
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Makes the assets of all stages, or of one runtime. Returns the exit code."""
+    """Build the assets of all stages, or of one runtime. Return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m infra.assets", description="Builds what the CDK app uploads.")
     parser.add_argument("--architecture", choices=sorted(_MACHINES), help="of functions, instead of the stages'")
     parser.add_argument("--python", help="of functions, for example 3.11, instead of the stages'")

@@ -1,4 +1,4 @@
-"""The rules that the app is checked against at each synth, and how an exception from one is put down.
+"""Check the app against rules at each synth, and record exceptions with their reasons.
 
 An exception stands beside the construct that needs it and names one finding: a wildcard that is added later is found.
 """
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def check(app: cdk.App) -> None:
-    """Makes synth fail on findings of the rule packs AwsSolutions and Serverless."""
+    """Make synth fail on findings of the rule packs AwsSolutions and Serverless."""
     cdk.Validations.of(app).add_plugins(cdk_nag.AwsSolutionsChecks(app), cdk_nag.ServerlessChecks(app))
 
 
 def acknowledge(construct: Construct, rule: str, reason: str) -> None:
-    """Accepts one finding at a construct and below.
+    """Accept one finding at a construct and below.
 
     Args:
         construct: where.
@@ -34,7 +34,7 @@ def acknowledge(construct: Construct, rule: str, reason: str) -> None:
 
 
 def acknowledge_resources(construct: Construct, resources: Iterable[str], reason: str) -> None:
-    """Accepts wildcards in these resources of policies (AwsSolutions-IAM5) at a construct and below."""
+    """Accept wildcards in these resources of policies (AwsSolutions-IAM5) at a construct and below."""
     stack = cdk.Stack.of(construct)
     for resource in resources:
         flat = _flat(stack.resolve(resource))
@@ -43,7 +43,7 @@ def acknowledge_resources(construct: Construct, resources: Iterable[str], reason
 
 
 def _flat(value: object) -> str:
-    """A resolved value in the notation of cdk-nag: references in angle brackets."""
+    """Return a resolved value in the notation of cdk-nag: references in angle brackets."""
     if isinstance(value, str):
         return value
     if isinstance(value, dict):

@@ -1,6 +1,7 @@
-"""The types of what is deployed; the stages themselves are in ``infra/stages.py``.
+"""The types of a stage's configuration, in one long file because they are checked against each other.
 
-The constructs read these values and nothing else, so that a stage can be understood, compared and tested as data.
+A stage is one value, which the constructs read, so it can be compared and tested as data. ``infra/stages.py`` has the
+stages themselves.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
+from brokerless.aws.controller.services import RunsOn
 from brokerless.errors import ConfigError
 from brokerless.examples.timezone.messages import ZONES
 from brokerless.metrics import NAMESPACE
@@ -28,11 +30,8 @@ if TYPE_CHECKING:
 
 REPOSITORY: Final = Path(__file__).resolve().parents[1]
 
-Engine = Literal["glue", "emr-serverless"]
-"""What runs a pipeline's Spark job."""
-
-Door = Literal["url", "sqs", "sqs-fifo", "kinesis", "sns", "eventbridge", "msk"]
-"""By which way messages come to the ingest function."""
+Source = Literal["url", "sqs", "sqs-fifo", "kinesis", "sns", "eventbridge", "msk"]
+"""A service that sends messages to the ingest function."""
 
 Architecture = Literal["arm64", "x86_64"]
 
@@ -58,7 +57,7 @@ def _check_name(name: str) -> None:
 
 def _check_choice(value: str, choices: object, what: str) -> None:
     if value not in get_args(choices):
-        raise ConfigError(f"{what} {value!r}; use one of {', '.join(get_args(choices))}.")
+        raise ConfigError(f"{what} {value!r}. Use one of {', '.join(get_args(choices))}.")
 
 
 def _repeated(names: Iterable[str]) -> str | None:
@@ -68,23 +67,24 @@ def _repeated(names: Iterable[str]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """A topic that producers write to.
+    """A topic that producers write.
 
     Attributes:
         name: of the topic.
         schema: its columns, ``"date string, message string"``; ``_produced_at`` is implied.
         partitions: how many tables it has. More of them let more producers commit at once.
-        doors: the ways to it through the ingest function, beside the library. Each one costs what its service costs.
+        sources: the services that send messages to it through the ingest function, besides the library. Each has its
+            own price.
 
     Raises:
-        ConfigError: a name, number or door that cannot be.
+        ConfigError: a name, number or source is invalid.
         SchemaError: a schema that cannot be read.
     """
 
     name: str
     schema: str
     partitions: int = 1
-    doors: tuple[Door, ...] = ("url",)
+    sources: tuple[Source, ...] = ("url",)
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -95,13 +95,13 @@ class TopicConfig:
         Schema.parse(self.schema)
         if not 1 <= self.partitions <= MAX_PARTITIONS:
             raise ConfigError(f"Topic {self.name!r} has {self.partitions} partitions; use 1 to {MAX_PARTITIONS}.")
-        for door in self.doors:
-            if door not in get_args(Door):
+        for source in self.sources:
+            if source not in get_args(Source):
                 raise ConfigError(
-                    f"Topic {self.name!r} has the unknown door {door!r}; use one of {', '.join(get_args(Door))}."
+                    f"Topic {self.name!r} has the unknown source {source!r}. Use one of {', '.join(get_args(Source))}."
                 )
-        if again := _repeated(self.doors):
-            raise ConfigError(f"Topic {self.name!r} has the door {again!r} twice; name each once.")
+        if again := _repeated(self.sources):
+            raise ConfigError(f"Topic {self.name!r} has the source {again!r} twice. Name each once.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class PipelineConfig:
         output_schema: the output's columns.
         latency_objective_p99_s: seconds from a message's production to its commit in the output, which 99 of 100
             messages must not exceed; the latency alarm's threshold.
-        engine: what runs it; the stage's engine if None. Both run micro-batches: real-time mode does not reach
+        runs_on: the service that runs it; the stage's if None. Both run micro-batches: real-time mode does not reach
             executors on other machines.
         workers: how many Glue workers, or EMR executors, at most; a Glue job needs two.
         worker_type: of Glue.
@@ -139,7 +139,7 @@ class PipelineConfig:
     output: str
     output_schema: str
     latency_objective_p99_s: float
-    engine: Engine | None = None
+    runs_on: RunsOn | None = None
     workers: int = 2
     worker_type: GlueWorker = "G.025X"
     driver: tuple[int, int] = (2, 4)
@@ -169,8 +169,8 @@ class PipelineConfig:
             raise ConfigError(
                 f"{where} has a latency objective of {self.latency_objective_p99_s} s; it must be above zero."
             )
-        if self.engine is not None:
-            _check_choice(self.engine, Engine, f"{where} has the unknown engine")
+        if self.runs_on is not None:
+            _check_choice(self.runs_on, RunsOn, f"{where} has the unknown runs_on")
         _check_choice(self.worker_type, GlueWorker, f"{where} has the unknown worker type")
         if self.workers < 2:
             raise ConfigError(f"{where} has {self.workers} workers; the driver needs one, so use at least 2.")
@@ -186,18 +186,18 @@ class PipelineConfig:
 
     @property
     def watched(self) -> bool:
-        """Whether a canary goes through it: nobody waits for messages of a pipeline that is stopped on purpose."""
+        """Whether the pipeline has a canary and runs."""
         return self.canary is not None and self.running
 
     @property
     def dead_letters(self) -> str:
-        """The topic with the messages that it could not process."""
+        """The topic of its dead letters."""
         return dead_letters(self.output)
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratorConfig:
-    """Example messages, made by a function.
+    """A function that sends example messages.
 
     Attributes:
         rate_per_s: messages a second.
@@ -223,7 +223,7 @@ class GeneratorConfig:
 
 @dataclass(frozen=True, slots=True)
 class VpcConfig:
-    """A network of the stage's own, without a way to the internet: endpoints lead to the AWS services.
+    """The stage's own network without access to the internet, with endpoints to the AWS services.
 
     Attributes:
         cidr: its addresses.
@@ -236,7 +236,7 @@ class VpcConfig:
 
 @dataclass(frozen=True, slots=True)
 class MskConfig:
-    """An existing Kafka cluster that topics with the door ``msk`` are fed from, topic by topic of the same name.
+    """An existing Kafka cluster whose topics are the source ``msk`` of the topics with the same names.
 
     Attributes:
         cluster_arn: of the MSK cluster, which uses IAM access control.
@@ -247,7 +247,7 @@ class MskConfig:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What the assets are built for.
+    """The runtime that the assets are built for.
 
     Attributes:
         architecture: of the functions' and EMR's processors. Glue has x86_64 always.
@@ -265,7 +265,7 @@ class Runtime:
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """A topic that must exist, whoever writes it: one for producers, or a pipeline's output.
+    """A topic that must exist: one for producers, or a pipeline's output.
 
     Attributes:
         name: of the topic.
@@ -288,19 +288,19 @@ class TopicPlan:
 
 @dataclass(frozen=True, slots=True)
 class StageConfig:
-    """All that one deployment is made from.
+    """The configuration of one deployment.
 
     Attributes:
         name: of the stage; part of all names, so that stages can share an account.
         topics: those that producers write.
         pipelines: from topics to topics.
-        engine: what runs pipelines that do not say.
+        runs_on: the service that runs pipelines which do not name one.
         retention_days: how far back in time readers may go.
         kms: whether buckets, queues, logs and so on have a key of the stage's own (about 1 USD a month and requests).
         vpc: a private network for functions and jobs; None for none, in which case all traffic to AWS is TLS to public
             endpoints.
-        msk: the cluster behind doors ``msk``.
-        alarm_emails: who is told.
+        msk: the cluster of the source ``msk``.
+        alarm_emails: the addresses that alarms notify.
         monthly_budget_usd: the stage's budget; at 80 % of it, spent or forecast, the e-mails go out. None for none.
         removal: whether data goes when the stage is destroyed.
         runtime: what the assets are built for.
@@ -319,7 +319,7 @@ class StageConfig:
     name: str
     topics: tuple[TopicConfig, ...]
     pipelines: tuple[PipelineConfig, ...]
-    engine: Engine = "glue"
+    runs_on: RunsOn = "glue"
     retention_days: int = 7
     kms: bool = True
     vpc: VpcConfig | None = None
@@ -341,13 +341,13 @@ class StageConfig:
                 f"A stage cannot be called {self.name!r}: small letters and digits, 2 to 16 of them, beginning with a "
                 "letter, because the names of buckets are made from it."
             )
-        _check_choice(self.engine, Engine, f"Stage {self.name!r} has the unknown engine")
+        _check_choice(self.runs_on, RunsOn, f"Stage {self.name!r} has the unknown runs_on")
         self._check_topics()
         self._check_numbers()
         for topic in self.topics:
-            if "msk" in topic.doors and self.msk is None:
+            if "msk" in topic.sources and self.msk is None:
                 raise ConfigError(
-                    f"Topic {topic.name!r} has the door 'msk', but stage {self.name!r} has no cluster; set its msk."
+                    f"Topic {topic.name!r} has the source 'msk', but stage {self.name!r} has no cluster; set its msk."
                 )
         for email in self.alarm_emails:
             if not _EMAIL.fullmatch(email):
@@ -425,17 +425,17 @@ class StageConfig:
 
     @property
     def prefix(self) -> str:
-        """What names of AWS resources begin with."""
+        """The prefix of names of AWS resources."""
         return f"brokerless-{self.name}"
 
     @property
     def log_prefix(self) -> str:
-        """What names of log groups begin with."""
+        """The prefix of names of log groups."""
         return f"/brokerless/{self.name}"
 
     @property
     def database(self) -> str:
-        """The Glue catalog's database, by which Athena finds the tables."""
+        """The database of the tables in the Glue catalog."""
         return catalog_name(self.prefix)
 
     @property
@@ -451,46 +451,48 @@ class StageConfig:
         """The queue of events that no function could process."""
         return f"{self.prefix}-failures"
 
-    def door_name(self, topic: TopicConfig) -> str:
-        """Of the queue, stream or SNS topic by which messages come to a topic."""
+    def ingest_name(self, topic: TopicConfig) -> str:
+        """Return the name of the queue, stream or SNS topic that is a source of a topic."""
         return f"{self.prefix}-{resource_name(topic.name)}"
 
-    def dead_letter_queue(self, topic: TopicConfig, door: Door) -> str:
-        """The queue of messages that came by a queue and could not be committed."""
-        return f"{self.door_name(topic)}-dead-letters{'.fifo' if door == 'sqs-fifo' else ''}"
+    def dead_letter_queue(self, topic: TopicConfig, source: Source) -> str:
+        """Return the name of the queue for messages of a queue that could not be committed."""
+        return f"{self.ingest_name(topic)}-dead-letters{'.fifo' if source == 'sqs-fifo' else ''}"
 
     @property
     def queues_to_watch(self) -> tuple[str, ...]:
         """The queues that should be empty."""
-        doors = [(topic, door) for topic in self.topics for door in topic.doors if door in ("sqs", "sqs-fifo")]
-        return (self.failures_queue, *(self.dead_letter_queue(topic, door) for topic, door in doors))
+        sources = [
+            (topic, source) for topic in self.topics for source in topic.sources if source in ("sqs", "sqs-fifo")
+        ]
+        return (self.failures_queue, *(self.dead_letter_queue(topic, source) for topic, source in sources))
 
     @property
     def ingested(self) -> tuple[TopicConfig, ...]:
-        """The topics that have doors, and so a function that commits what comes through them."""
-        return tuple(topic for topic in self.topics if topic.doors)
+        """The topics that have sources, and so an ingest function."""
+        return tuple(topic for topic in self.topics if topic.sources)
 
     @property
     def has_example(self) -> bool:
-        """Whether the generator's topics are there."""
+        """Whether the stage has the generator's topics."""
         return set(ZONES) <= {topic.name for topic in self.topics}
 
     def tables_of(self, names: Iterable[str]) -> tuple[str, ...]:
-        """The tables of these topics, relative to the root."""
+        """Return the tables of these topics, relative to the root."""
         wanted = set(names)
         tables = [table for plan in self.plans for table in plan.tables]
         return tuple(table for table in tables if split_table(table)[0] in wanted)
 
-    def engine_of(self, pipeline: PipelineConfig) -> Engine:
-        """What runs the pipeline."""
-        return pipeline.engine or self.engine
+    def service_of(self, pipeline: PipelineConfig) -> RunsOn:
+        """Return the service that runs the pipeline."""
+        return pipeline.runs_on or self.runs_on
 
 
 def catalog_name(name: str) -> str:
-    """A name as Athena takes it without quotes: small letters, digits and underscores."""
+    """Return a name that Athena accepts without quotes: lower-case letters, digits and underscores."""
     return re.sub(r"[^a-z0-9_]", "_", name.lower())
 
 
 def resource_name(topic: str) -> str:
-    """A topic's name as a part of names of AWS resources."""
+    """Return a topic's name as a part of names of AWS resources."""
     return catalog_name(topic).replace("_", "-")

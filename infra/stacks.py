@@ -1,4 +1,4 @@
-"""The stacks of a stage. They only compose: what a part is stands in its construct, who may use what stands here."""
+"""The stacks of a stage. They compose constructs, which define the resources, and grant permissions between them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from infra.constructs.budget import StageBudget
 from infra.constructs.catalog import Catalog
 from infra.constructs.controller import StreamController
 from infra.constructs.functions import Failures, Platform, log_group
-from infra.constructs.ingest import Ingest, event_bus
+from infra.constructs.ingest import TopicIngest, event_bus
 from infra.constructs.monitoring import Monitoring
 from infra.constructs.network import Network
 from infra.constructs.queue_alarms import QueueAlarms
@@ -34,7 +34,7 @@ class _Common(TypedDict):
 
 
 class DataStack(cdk.Stack):
-    """What must outlive everything else: buckets, key, catalog.
+    """The stack that outlives the others: buckets, key, catalog.
 
     Attributes:
         storage: buckets and key.
@@ -53,7 +53,7 @@ class DataStack(cdk.Stack):
 
 
 class StreamStack(cdk.Stack):
-    """What moves messages: topics, functions, jobs and their controller. Can be destroyed and made again."""
+    """The stack of topics, functions, jobs and their controller. It can be destroyed and created again."""
 
     def __init__(
         self, scope: Construct, construct_id: str, *, stage: StageConfig, assets: Assets, data: DataStack
@@ -64,7 +64,7 @@ class StreamStack(cdk.Stack):
             stack_name=f"{stage.prefix}-streams",
             description=f"brokerless, stage {stage.name}: topics, functions and jobs",
         )
-        # Names of buckets are known without asking the other stack, so that it has to be told to come first.
+        # Names of buckets are known without asking the other stack, so that it must be declared.
         self.add_stack_dependency(data)
         storage = data.storage
         failures = Failures(self, "Failures", stage=stage, key=storage.key)
@@ -75,7 +75,7 @@ class StreamStack(cdk.Stack):
         topics = Topics(self, "Topics", **common)
         bus = event_bus(self, stage, storage.key)
         writers = [
-            *(Ingest(self, f"Ingest-{topic.name}", topic=topic, bus=bus, **common) for topic in stage.ingested),
+            *(TopicIngest(self, f"Ingest-{topic.name}", topic=topic, bus=bus, **common) for topic in stage.ingested),
             *(Canary(self, f"Canary-{one.name}", pipeline=one, **common) for one in stage.pipelines if one.watched),
         ]
         if stage.has_example:
@@ -96,7 +96,7 @@ class StreamStack(cdk.Stack):
         stage, storage = self._platform.stage, self._storage
         name = f"Job-{pipeline.name}"
         job: glue_job.GlueJob | emr_job.EmrJob
-        if stage.engine_of(pipeline) == "glue":
+        if stage.service_of(pipeline) == "glue":
             plan = JobPlan(stage, pipeline, storage.root, glue_job.usd_per_hour(pipeline))
             job = glue_job.GlueJob(self, name, platform=self._platform, plan=plan, storage=storage)
         else:
@@ -109,7 +109,7 @@ class StreamStack(cdk.Stack):
 
 
 class MonitoringStack(cdk.Stack):
-    """What watches: dashboard, alarms and budget. It knows metrics by name, so it can be changed without the rest."""
+    """The stack of dashboard, alarms and budget. It uses metrics by name, so it can change without the others."""
 
     def __init__(self, scope: Construct, construct_id: str, *, stage: StageConfig, data: DataStack) -> None:
         super().__init__(
@@ -119,7 +119,7 @@ class MonitoringStack(cdk.Stack):
             description=f"brokerless, stage {stage.name}: dashboard, alarms and budget",
         )
         monitoring = Monitoring(self, "Monitoring", stage=stage, encryption_key=data.storage.key)
-        told = monitoring.alarms.morning
-        QueueAlarms(self, "Queues", stage=stage, told=told)
+        notified = monitoring.alarms.warning
+        QueueAlarms(self, "Queues", stage=stage, notified=notified)
         if stage.monthly_budget_usd is not None:
-            StageBudget(self, "Budget", stage=stage, usd=stage.monthly_budget_usd, told=told)
+            StageBudget(self, "Budget", stage=stage, usd=stage.monthly_budget_usd, notified=notified)

@@ -1,4 +1,4 @@
-"""What is deployed: one value a stage. A new topic or pipeline is one entry here; everything else follows from it."""
+"""The stages that are deployed. Edit this file to add a topic, a pipeline or a stage: all resources follow from it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from brokerless.examples.timezone.messages import INPUT_SCHEMA, NEW_YORK, PARIS,
 from infra.config import PipelineConfig, StageConfig, TopicConfig
 
 _TOPICS: Final = (
-    TopicConfig(NEW_YORK, INPUT_SCHEMA, doors=("url", "sqs")),
-    TopicConfig(PARIS, INPUT_SCHEMA, doors=("url", "sqs")),
+    TopicConfig(NEW_YORK, INPUT_SCHEMA, sources=("url", "sqs")),
+    TopicConfig(PARIS, INPUT_SCHEMA, sources=("url", "sqs")),
 )
 
 _TIMEZONE_ETL: Final = PipelineConfig(
@@ -37,7 +37,7 @@ _DEV: Final = StageConfig(
 
 STAGES: Final = {
     "dev": _DEV,
-    "staging": replace(_DEV, name="staging", engine="emr-serverless", kms=True, monthly_budget_usd=400),
+    "staging": replace(_DEV, name="staging", runs_on="emr-serverless", kms=True, monthly_budget_usd=400),
     "prod": replace(
         _DEV,
         name="prod",
@@ -50,16 +50,16 @@ STAGES: Final = {
         ingest_concurrency=20,
     ),
 }
-"""``staging`` runs on EMR Serverless so that both engines are exercised before ``prod`` is touched."""
+"""``staging`` runs on EMR Serverless so that both services are tested before ``prod`` is changed."""
 
 
 def stage_config(name: str) -> StageConfig:
-    """The stage with this name.
+    """Return the stage with this name.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no such stage.
     """
     try:
         return STAGES[name]
     except KeyError:
-        raise ConfigError(f"Unknown stage {name!r}; infra/stages.py has: {', '.join(STAGES)}.") from None
+        raise ConfigError(f"Unknown stage {name!r}. infra/stages.py has: {', '.join(STAGES)}.") from None

@@ -1,4 +1,4 @@
-"""Metrics of a function with several topics: CloudWatch takes them from the log (embedded metric format)."""
+"""Write the metrics of a function with several topics to its log, for CloudWatch (embedded metric format)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 def emit(meter: Meter, namespace: str) -> None:
-    """Writes what the meter collected: one line for each topic, since a line has one set of dimensions."""
+    """Write the meter's values: one line for each topic, because a line has one set of dimensions."""
     lines: dict[tuple[str, str], EphemeralMetrics] = {}
     for datum in meter.take():
         dimension = datum.metric.dimension, datum.of
         if dimension not in lines:
-            # Without a service, which would become a second dimension that no dashboard or alarm asks for.
+            # Without a service, which would become a second dimension that no dashboard or alarm uses.
             lines[dimension] = EphemeralMetrics(namespace=namespace, service="")
             lines[dimension].add_dimension(*dimension)
         if datum.metric.unit == "Count":

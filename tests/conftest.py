@@ -26,6 +26,12 @@ def _interruptible() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _quick_jvms() -> None:
+    """Lets JVMs, which live for seconds here, compile once and quickly instead of twice and well."""
+    os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
+
+
 @pytest.fixture
 def clock() -> FakeClock:
     """Time that passes only where somebody sleeps."""

@@ -1,1 +1,1 @@
-"""Tools of this repository, which are not part of the wheel."""
+"""Programs for developers of this repository; the library does not need them."""

@@ -84,7 +84,7 @@ def unify(rows: DataFrame) -> DataFrame:
     """Parse ``timestamp double`` (epoch milliseconds) and ``message`` as in the example."""
     from pyspark.sql import functions as F
 
-    from glue_jobs.transforms import instant
+    from glue_jobs.timezone_etl import instant
 
     parsed = rows.withColumn("_instant", instant("date"))
     return parsed.select((F.unix_micros("_instant") / F.lit(1000.0)).alias("timestamp"), "message")

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from brokerless.log.entries import ENGINE_KEY
 from brokerless.settings import Settings
-from glue_jobs.transforms import instant
+from glue_jobs.timezone_etl import instant
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,1 +1,1 @@
-"""What runs on AWS beside the pipelines: environments of functions, the stream controller, metrics to CloudWatch."""
+"""The parts of a deployment on AWS: environments of functions, the stream controller, metrics to CloudWatch."""

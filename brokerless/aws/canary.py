@@ -1,20 +1,13 @@
-"""The canary: one message a minute through the whole pipeline, timed by a reader at its end.
+"""Send one message a minute through a pipeline, and measure when a reader receives it from the output.
 
-A pipeline's own latency says nothing when the pipeline does not run, and nothing about producers and readers. So this
-sends a message as any producer would, follows the output as any reader would, and measures on one clock from the moment
-of sending until the message was read.
+A pipeline's own latency says nothing when the pipeline does not run, and nothing about producers and readers. The
+canary sends a message as any producer does, reads the output as any reader does, and measures both on one clock. Its
+messages are ordinary rows, whose column ``message`` begins with ``canary:``, so a query can leave them out with
+``message NOT LIKE 'canary:%'``.
 
-Its messages are in the topic and in the output like all others, so that nothing treats them differently. Their text
-says what they are: the column ``message`` begins with ``canary:``. Whoever does not want them leaves them out::
-
-    SELECT * FROM timezone_unified WHERE message NOT LIKE 'canary:%'       -- Athena, DuckDB, Spark
-    rows.filter(~pl.col("message").str.starts_with(CANARY_PREFIX))         # Polars
-
-What it costs. Looking for the message is what costs requests: each look asks for the next entry of each partition of
-the output. Looks are 10 ms apart at first, then a twentieth of the time that has passed: the latency is at most 5 % too
-high, which is finer than the buckets of ``metrics.Histogram``, and a message that is missing after 30 s has cost about
-120 looks instead of 3,000. Producer and reader are kept from run to run, so only the first one opens the logs. The
-dead letters are read only if the message is missing. Each run reports its requests.
+Polls of the output cost requests. They are 10 ms apart at first, then a twentieth of the elapsed time: the latency is
+at most 5 % too high, and a message that is missing after 30 s has cost about 120 polls instead of 3,000. Producer and
+reader stay open between runs. Dead letters are read only if the message is missing.
 """
 
 from __future__ import annotations
@@ -42,30 +35,30 @@ if TYPE_CHECKING:
     from brokerless.store import Store
 
 CANARY_PREFIX: Final = "canary:"
-"""How the text of each canary message begins; a random id follows."""
+"""The beginning of each canary message; a random id follows."""
 
 COLUMN: Final = "message"
-"""The text column that topic and output must have, and that the pipeline must carry over unchanged."""
+"""The string column that topic and output must have, and that the pipeline must copy unchanged."""
 
 DATE_COLUMN: Final = "date"
-"""Gets the time of sending in ``DATE_FORMAT``, if the topic has it. Other columns stay null."""
+"""The column for the time of sending in ``DATE_FORMAT``, if the topic has it. Other columns are null."""
 
 PRECISION: Final = 0.05
-"""How far apart looks are, as a share of the time since sending."""
+"""The time between two polls, as a share of the time since sending."""
 
 _TICK_S: Final = 0.001  # a wait that a clock rounds to nothing would never end
-_SKEW_S: Final = 60.0  # how far the clock of whoever commits dead letters may be behind ours
+_SKEW_S: Final = 60.0  # how far the clock of the dead letters' writer may be behind this one
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
-    """What became of one message.
+class CanaryResult:
+    """The result of one canary message.
 
     Attributes:
         text: the message.
-        latency_s: from sending until a reader saw it in the output; None if none did in time.
-        reason: why the pipeline made it a dead letter; None if it did not, or not yet.
-        requests: what the run sent to S3, by kind.
+        latency_s: the time from sending until a reader received it from the output; None if it is missing.
+        reason: the reason why it is a dead letter; None if it is not one, or not yet.
+        requests: the number of requests to the store, by kind.
     """
 
     text: str
@@ -75,7 +68,7 @@ class Sighting:
 
     @property
     def usd(self) -> float:
-        """What the run's requests cost, by list price."""
+        """The list price of the run's requests."""
         return requests_usd(self.requests)
 
     def __str__(self) -> str:
@@ -83,17 +76,17 @@ class Sighting:
             return f"The canary's message was read {self.latency_s:.3f} s after it was sent."
         if self.reason is not None:
             return f"The canary's message became a dead letter: {self.reason}"
-        return "The canary's message did not appear in time. Does the pipeline run, and how far is it behind?"
+        return "The canary's message did not appear in time. Check whether the pipeline runs, and its lag."
 
 
 class Canary:
-    """Sends messages through a pipeline, one a run. Used by one thread at a time.
+    """Sends messages through a pipeline, one in each run. For one thread at a time.
 
     Args:
-        topic: the input that gets the messages; has the column ``COLUMN``.
-        output: the output in which they must appear; has it, too.
-        settings: where; read from the environment by default.
-        store: instead of the one that the settings name.
+        topic: the input topic, with the column ``COLUMN``.
+        output: the output topic, with the same column.
+        settings: the root and the store; by default from the environment.
+        store: a store, instead of that of the settings.
         clock: time, randomness and sleeping.
     """
 
@@ -111,16 +104,16 @@ class Canary:
         self._clock = clock
         self._open: tuple[Producer, Consumer] | None = None
 
-    def run(self, timeout_s: float) -> Sighting:
-        """Sends one message and waits for it, at most ``timeout_s`` after sending began.
+    def run(self, timeout_s: float) -> CanaryResult:
+        """Send one message and wait for it, at most ``timeout_s`` after sending began.
 
-        An error closes producer and reader, so that the next run does not meet what this one held: a topic that was
-        deleted and created again, for instance.
+        An error closes producer and reader, so that the next run opens the topics again: one may have been deleted and
+        created again.
 
         Raises:
             TopicNotFound: topic or output do not exist.
-            ConfigError: one of them lacks the column ``COLUMN``.
-            DeliveryFailed, StoreError, TopicDeleted: the message could not be sent, or the output not be read.
+            ConfigError: topic or output does not have the column ``COLUMN``.
+            DeliveryFailed, StoreError, TopicDeleted: the message could not be sent, or the output could not be read.
         """
         before = Counter(self._store.requests)
         try:
@@ -133,17 +126,17 @@ class Canary:
         except Exception:
             self.close()
             raise
-        return Sighting(text, latency_s, reason, dict(Counter(self._store.requests) - before))
+        return CanaryResult(text, latency_s, reason, dict(Counter(self._store.requests) - before))
 
     def close(self) -> None:
-        """Ends producer and reader; another run opens them again."""
+        """Close producer and reader; the next run opens them again."""
         if self._open is not None:
             for end in self._open:
                 end.close()
             self._open = None
 
     def _ready(self) -> tuple[Producer, Consumer]:
-        """Producer and reader, the reader at the output's head of this moment: before the message is sent."""
+        """Return producer and reader, with the reader at the output's head before the message is sent."""
         if self._open is not None:
             self._open[1].seek("latest")
             return self._open
@@ -152,15 +145,15 @@ class Canary:
         for topic, schema in ((self._topic, producer.schema), (self._output, output.schema)):
             if COLUMN not in {column.name for column in schema.columns if column.type == "string"}:
                 raise ConfigError(
-                    f"The canary marks its messages in the column '{COLUMN} string', which topic {topic!r} does not "
-                    f"have; it has: {schema}. Add it, or deploy the pipeline without a canary."
+                    f"The canary needs the column '{COLUMN} string', which topic {topic!r} does not have. It has: "
+                    f"{schema}. Add the column, or deploy the pipeline without a canary."
                 )
         self._open = producer, Consumer(self._output, store=self._store, clock=self._clock)
         return self._open
 
     def _wait(self, reader: Consumer, text: str, sent: float, timeout_s: float) -> float | None:
         while True:
-            # Before the look: the last one begins when the time is over, not earlier.
+            # Before the poll: the last one begins when the time is over, not earlier.
             elapsed_s = self._clock.monotonic() - sent
             if any(text in batch.data.column(COLUMN).to_pylist() for batch in reader.poll(0)):
                 return self._clock.monotonic() - sent
@@ -172,11 +165,11 @@ class Canary:
     def _dead_letter(self, text: str, sent_us: int) -> str | None:
         start = datetime.fromtimestamp(sent_us / 1e6 - _SKEW_S, UTC)
         try:
-            letters = Consumer(dead_letters(self._output), start=start, store=self._store, clock=self._clock)
+            rejected = Consumer(dead_letters(self._output), start=start, store=self._store, clock=self._clock)
         except TopicNotFound:
-            return None  # the pipeline creates it when it first runs
-        with letters:
-            while batches := letters.poll(0):
+            return None  # the pipeline creates it in its first run
+        with rejected:
+            while batches := rejected.poll(0):
                 for data in (batch.data for batch in batches):
                     texts, reasons = data.column(COLUMN).to_pylist(), data.column("_reason").to_pylist()
                     for found, reason in zip(texts, reasons, strict=True):
@@ -188,7 +181,7 @@ class Canary:
 def _row(schema: Schema, text: str, time_us: int) -> dict[str, str]:
     row = {COLUMN: text}
     if DATE_COLUMN in schema.names:
-        # Not fromtimestamp(time_us / 1e6): a float has no room for today's microseconds.
+        # Not fromtimestamp(time_us / 1e6): a float cannot hold today's microseconds.
         seconds, micros = divmod(time_us, 1_000_000)
         row[DATE_COLUMN] = datetime.fromtimestamp(seconds, UTC).replace(microsecond=micros).strftime(DATE_FORMAT)
     return row

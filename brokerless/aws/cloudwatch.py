@@ -1,13 +1,11 @@
-"""Metrics leave a process from here: each minute, to CloudWatch or to a file, and never in the way of messages.
+"""Send metrics to CloudWatch or to a file, each minute, without delaying messages.
 
-The stream only adds numbers to a ``Meter``. A thread (``Publisher``) takes them and gives them to a sink. What a sink
-cannot send, whether for throttling, a missing permission or a dead network, waits with the time it was taken at, so
-that later the graphs show when it happened and not when it got through. A quarter of an hour is kept, then the oldest
-goes: metrics may be lost, memory and messages may not.
+The stream only adds numbers to a ``Meter``. A thread (``Publisher``) takes them and gives them to a sink. Values that a
+sink cannot send (throttling, a missing permission, a network failure) wait with the time at which they were taken, so
+that graphs later show when it happened. Values of 15 minutes wait, then the oldest are dropped: metrics may be lost,
+messages must not be delayed. Not guaranteed: a request whose response was lost is sent again, and counts twice.
 
-Not guaranteed: that nothing is counted twice. A request whose answer was lost is sent again.
-
-boto3 is imported where CloudWatch is reached, so that a laptop without it can write metrics to a file.
+boto3 is imported where CloudWatch is called, so that metrics can be written to a file without it.
 """
 
 from __future__ import annotations
@@ -35,13 +33,13 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger(__name__)
 
 PERIOD_S: Final = 60.0
-"""As fine as CloudWatch's standard resolution. A shorter period would cost requests and show nothing more."""
+"""CloudWatch's standard resolution. A shorter period would cost more requests and show nothing more."""
 
-KEPT: Final = 15
-"""How many periods wait for a sink that does not take them."""
+MAX_WAITING: Final = 15
+"""The number of periods that wait for a sink that fails."""
 
 CLOSE_WITHIN_S: Final = 10.0
-"""How long closing waits for the last request: about what a platform leaves a process between SIGTERM and SIGKILL."""
+"""How long closing waits for the last request: about the time of a platform between SIGTERM and SIGKILL."""
 
 _LOG_EVERY_S: Final = 60.0
 
@@ -56,28 +54,28 @@ _BYTES_PER_ENTRY: Final = 768
 
 @dataclass(frozen=True, slots=True)
 class Unsent:
-    """What a sink could not send, and why."""
+    """The values that a sink could not send, and the reason."""
 
     data: tuple[Datum, ...]
     why: str
 
 
 class Sink(Protocol):
-    """Takes metrics out of the process."""
+    """Sends metrics out of the process."""
 
     def send(self, data: Sequence[Datum], *, at_us: int) -> Unsent | None:
-        """Sends what was taken at a time (microseconds since the epoch).
+        """Send the values that were taken at a time (microseconds since the epoch).
 
         Returns:
-            What did not go, for any reason that may pass; None if all went. It does not raise for such reasons.
+            The values that could not be sent for a temporary reason; None if all were sent. No error is raised for it.
         """
 
 
 def cloudwatch_client(region: str | None = None) -> CloudWatchClient:
-    """A client that gives up soon: two attempts of 3 s to connect and 5 s to read each, 16 s at most.
+    """Return a client with two attempts of 3 s to connect and 5 s to read each, 16 s at most.
 
     Args:
-        region: the environment's by default.
+        region: the AWS region; by default from the environment.
     """
     import boto3
     from botocore.config import Config
@@ -87,13 +85,13 @@ def cloudwatch_client(region: str | None = None) -> CloudWatchClient:
 
 
 class CloudWatchSink:
-    """Sends by PutMetricData: values with counts, from which CloudWatch computes percentiles over all of them.
+    """Sends values with counts by PutMetricData; CloudWatch computes percentiles over all of them.
 
-    One request takes what a pipeline measures in a minute; more is split at the limits of PutMetricData.
+    One request has the values of a pipeline in a minute; more are split at the limits of PutMetricData.
 
     Args:
         client: from ``cloudwatch_client``.
-        namespace: the stage's, ``Brokerless/dev``.
+        namespace: the namespace of the stage, ``Brokerless/dev``.
     """
 
     def __init__(self, client: CloudWatchClient, namespace: str) -> None:
@@ -101,7 +99,7 @@ class CloudWatchSink:
         self._namespace = namespace
 
     def send(self, data: Sequence[Datum], *, at_us: int) -> Unsent | None:
-        """See ``Sink``. The first failure ends it, since the next request would meet the same."""
+        """Implement ``Sink``. The first failure ends the call, because the next request would fail too."""
         from botocore.exceptions import BotoCoreError, ClientError
 
         at = _moment(at_us)
@@ -117,17 +115,17 @@ class CloudWatchSink:
 
 
 class JsonLinesSink:
-    """Writes one JSON object for each datum: what the profiles without CloudWatch have.
+    """Writes one JSON object for each datum, for profiles without CloudWatch.
 
     Args:
-        to: a file, which is opened for each period and appended to, or a stream, which stays open.
+        to: a file, which is opened and appended in each period, or a stream, which stays open.
     """
 
     def __init__(self, to: Path | TextIO) -> None:
         self._to = to
 
     def send(self, data: Sequence[Datum], *, at_us: int) -> Unsent | None:
-        """See ``Sink``."""
+        """Implement ``Sink``."""
         at = _moment(at_us).isoformat()
         lines = "".join(_line(datum, at) + "\n" for datum in data)
         try:
@@ -144,16 +142,16 @@ class JsonLinesSink:
 
 
 class Publisher:
-    """Takes a meter's values and sends them: each period, and at the end.
+    """Takes a meter's values and sends them to a sink, in each period and at the end.
 
-    Use it as a context manager, or ``start`` and ``close`` it. Nothing that happens to a sink is raised; it is logged
-    as a warning, once a minute.
+    Use it as a context manager, or call ``start`` and ``close``. Errors of a sink are not raised; they are logged as a
+    warning, once a minute.
 
     Args:
-        meter: what to send.
-        sink: where to.
-        period_s: seconds between two times.
-        clock: stamps what is taken, and spaces the warnings.
+        meter: the source of values.
+        sink: the receiver of values.
+        period_s: the seconds between two calls of the sink.
+        clock: the time of values and warnings.
     """
 
     def __init__(self, meter: Meter, sink: Sink, *, period_s: float = PERIOD_S, clock: Clock = SYSTEM) -> None:
@@ -161,7 +159,7 @@ class Publisher:
         self._sink = sink
         self._period_s = period_s
         self._clock = clock
-        self._waiting: deque[_Taken] = deque()
+        self._waiting: deque[_Period] = deque()
         self._warned_at: float | None = None
         self._lost = 0
         self._closing = threading.Event()
@@ -169,12 +167,12 @@ class Publisher:
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
 
     def start(self) -> Self:
-        """Begins to send in the background."""
+        """Start to send in the background."""
         self._thread.start()
         return self
 
     def close(self) -> None:
-        """Sends what is left, within ``CLOSE_WITHIN_S``; the rest is lost."""
+        """Send the remaining values within ``CLOSE_WITHIN_S``; the rest is lost."""
         self._closing.set()
         self._thread.join(CLOSE_WITHIN_S)
 
@@ -185,10 +183,10 @@ class Publisher:
         self.close()
 
     def publish(self) -> None:
-        """Takes and sends, now. The thread does so each period; call it yourself only if you did not start one."""
+        """Take and send values now. The thread does so in each period; call it only if you did not start one."""
         if data := self._meter.take():
-            self._waiting.append(_Taken(self._clock.time_us(), tuple(data)))
-        while len(self._waiting) > KEPT:
+            self._waiting.append(_Period(self._clock.time_us(), tuple(data)))
+        while len(self._waiting) > MAX_WAITING:
             self._waiting.popleft()
             self._lost += 1
         while self._waiting:
@@ -207,7 +205,7 @@ class Publisher:
             try:
                 self.publish()
             except Exception:
-                # A mistake in a sink: without this the thread would end, and metrics with it, unseen.
+                # A bug in a sink: without this the thread would end, and metrics with it, without a message.
                 _LOG.exception("Metrics of one period could not be sent and are lost.")
                 if self._waiting:
                     self._waiting.popleft()
@@ -218,16 +216,16 @@ class Publisher:
             return
         self._warned_at = now
         _LOG.warning(
-            "Metrics were not sent: %s. %d of at most %d periods wait, %d were given up. The stream goes on.",
+            "Metrics were not sent: %s. %d of at most %d periods wait, %d were dropped. The stream continues.",
             why,
             len(self._waiting),
-            KEPT,
+            MAX_WAITING,
             self._lost,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class _Taken:
+class _Period:
     at_us: int
     data: tuple[Datum, ...]
 
@@ -276,5 +274,5 @@ def _line(datum: Datum, at: str) -> str:
 
 
 def _moment(at_us: int) -> datetime:
-    # In whole microseconds: a float of the seconds would be off by some.
+    # In whole microseconds: a float of seconds would be inexact.
     return datetime.fromtimestamp(at_us // 1_000_000, UTC).replace(microsecond=at_us % 1_000_000)

@@ -1,7 +1,7 @@
-"""What a deployed function is told by its environment variables: one value a function, checked when it starts.
+"""The environment variables of deployed functions: one value for each function, checked when the function starts.
 
-The names of the variables exist here only. The infrastructure makes the same values and asks them for their variables
-(``to_environ``); a function reads them back (``load``). Standard library only, so that synth needs nothing else.
+The names of the variables are defined only here. The infrastructure makes the same values and gets their variables with
+``to_environ``; a function reads them with ``load``. Standard library only, so that synth needs nothing else.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _PREFIX = "BROKERLESS_"
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What every function knows. A field ``state_prefix`` travels as ``BROKERLESS_STATE_PREFIX``.
+    """The variables of every function. The field ``state_prefix`` is the variable ``BROKERLESS_STATE_PREFIX``.
 
     Attributes:
         stage: ``dev``, ``staging`` or ``prod``.
-        metrics_namespace: the CloudWatch namespace that this stage's metrics go to.
+        metrics_namespace: the CloudWatch namespace of the stage's metrics.
     """
 
     stage: str
@@ -34,7 +34,7 @@ class Environment:
     service: ClassVar[str] = ""
 
     def to_environ(self) -> dict[str, str]:
-        """The variables from which ``load`` makes this very value."""
+        """Return the variables from which ``load`` makes an equal value."""
         values = {_PREFIX + field.name.upper(): _text(getattr(self, field.name)) for field in fields(self)}
         if ROOT_ENV in values:
             values[PROFILE_ENV] = "aws"
@@ -45,10 +45,10 @@ class Environment:
 
     @classmethod
     def load(cls, environ: Mapping[str, str] | None = None) -> Self:
-        """The value that the environment holds.
+        """Return the value of the environment.
 
         Raises:
-            ConfigError: a variable is missing or cannot be read; all of them are named at once.
+            ConfigError: variables are missing or invalid; the text names all of them.
         """
         given = os.environ if environ is None else environ
         values: dict[str, Any] = {}
@@ -68,13 +68,13 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class IngestEnvironment(Environment):
-    """Of ``lambdas/ingest``.
+    """The environment of ``lambdas/ingest``.
 
     Attributes:
-        root: where topics are: ``s3://bucket/prefix``.
-        topics: those that messages may go to.
-        default_topic: where a message goes that names none; empty if it must name one.
-        max_body_bytes: of one HTTP request, after decompression.
+        root: the root of topics: ``s3://bucket/prefix``.
+        topics: the allowed topics.
+        default_topic: the topic of a message that names none; empty if it must name one.
+        max_body_bytes: the limit of one HTTP request, after decompression.
     """
 
     root: str
@@ -87,12 +87,12 @@ class IngestEnvironment(Environment):
 
 @dataclass(frozen=True, slots=True)
 class GeneratorEnvironment(Environment):
-    """Of ``lambdas/generator``.
+    """The environment of ``lambdas/generator``.
 
     Attributes:
-        root: where topics are.
-        rate_per_s: messages a second, unless the event says otherwise.
-        duration_s: for how long, likewise.
+        root: the root of topics.
+        rate_per_s: messages a second, unless the event has another value.
+        duration_s: the duration in seconds, likewise.
     """
 
     root: str
@@ -104,10 +104,10 @@ class GeneratorEnvironment(Environment):
 
 @dataclass(frozen=True, slots=True)
 class ControllerEnvironment(Environment):
-    """Of ``lambdas/stream_controller``.
+    """The environment of ``lambdas/stream_controller``.
 
     Attributes:
-        state_prefix: where each pipeline has its record, ``s3://bucket/path``; not below the root of topics.
+        state_prefix: the prefix of pipelines' states, ``s3://bucket/path``; not below the root of topics.
     """
 
     state_prefix: str
@@ -117,13 +117,13 @@ class ControllerEnvironment(Environment):
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceEnvironment(Environment):
-    """Of ``lambdas/maintenance``.
+    """The environment of ``lambdas/maintenance``.
 
     Attributes:
-        root: where topics are.
+        root: the root of topics.
         log_retention_s: how far back in time readers may go.
         grace_s: how old an unreferenced object must be before it is removed.
-        sweep_every_s: how often orphans are looked for, which lists every object.
+        sweep_every_s: how often garbage is collected, which lists every object.
     """
 
     root: str
@@ -136,14 +136,14 @@ class MaintenanceEnvironment(Environment):
 
 @dataclass(frozen=True, slots=True)
 class CanaryEnvironment(Environment):
-    """Of ``lambdas/canary``.
+    """The environment of ``lambdas/canary``.
 
     Attributes:
-        root: where topics are.
+        root: the root of topics.
         topic: the input topic that gets the canary's message.
         output: the output topic in which it must appear.
-        pipeline: whose latency it is.
-        timeout_s: after which the message counts as missing.
+        pipeline: the pipeline that is measured.
+        timeout_s: the time after which the message counts as missing.
     """
 
     root: str
@@ -157,10 +157,10 @@ class CanaryEnvironment(Environment):
 
 @dataclass(frozen=True, slots=True)
 class TopicsEnvironment(Environment):
-    """Of ``lambdas/topics``, the custom resource that creates topics.
+    """The environment of ``lambdas/topics``, the custom resource that creates topics.
 
     Attributes:
-        root: where topics are.
+        root: the root of topics.
     """
 
     root: str

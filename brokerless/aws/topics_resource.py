@@ -1,10 +1,10 @@
-"""The topics of a deployment: created when CloudFormation asks for them, and never deleted.
+"""Create the topics of a deployment when CloudFormation asks for them. Topics are never deleted here.
 
-CloudFormation treats what leaves a template as rubbish. Messages are not: a topic that is no longer asked for stays as
-it is, and so do all of them when the stack goes. ``brokerless topics delete`` is the only way to lose messages.
+CloudFormation deletes what is removed from a template. Messages must not be lost like that: a topic that is no longer
+asked for is not changed, also when the stack is deleted. Only ``brokerless topics delete`` deletes messages.
 
-Everything is checked before anything is created, and creating is repeatable: an update that failed half-way, and the
-roll-back that CloudFormation sends after it, find what is there already and accept it.
+Everything is checked before anything is created, and creation can be repeated: after an update that failed half-way,
+its roll-back accepts the topics that exist.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from brokerless.store import Store
 
 PATIENCE_S: Final = 60.0
-"""How long a refusal by the store is waited out. The function's policy is a few seconds old when a stack is new, and
-such policies are in force everywhere only after a while; longer ones are mistakes in the policy."""
+"""How long the store may refuse access. In a new stack the function's policy is a few seconds old and not effective
+everywhere yet; a longer refusal is a mistake in the policy."""
 
 _FIELDS: Final = frozenset({"Name", "Schema", "Partitions", "DeadLettersOf"})
 
@@ -35,11 +35,11 @@ class TopicRequest:
     """One topic that a deployment needs.
 
     Attributes:
-        name: of the topic.
+        name: the name of the topic.
         schema: its columns.
-        partitions: how many tables it has.
-        dead_letters_of: the inputs of the pipeline that writes this topic: their columns are those of its dead-letter
-            topic. Without inputs there is none.
+        partitions: the number of tables.
+        dead_letters_of: the inputs of the pipeline that writes this topic; their columns are those of its dead-letter
+            topic. Without inputs there is no dead-letter topic.
     """
 
     name: str
@@ -49,11 +49,11 @@ class TopicRequest:
 
     @classmethod
     def read(cls, properties: object) -> TopicRequest:
-        """The request in an entry of the custom resource's property ``Topics``.
+        """Parse an entry of the custom resource's property ``Topics``.
 
         Args:
             properties: ``{"Name": "t", "Schema": "n long", "Partitions": "2", "DeadLettersOf": ["a"]}``; the last two
-                may be missing. CloudFormation makes texts of numbers.
+                may be missing. CloudFormation turns numbers into text.
 
         Raises:
             ConfigError: a field is missing, unknown or unreadable.
@@ -61,7 +61,7 @@ class TopicRequest:
         """
         if not isinstance(properties, dict) or not {"Name", "Schema"} <= set(properties) <= _FIELDS:
             raise ConfigError(
-                f"{properties!r} is no topic: it needs Name and Schema, and may have Partitions and DeadLettersOf."
+                f"A topic must have Name and Schema, and may have Partitions and DeadLettersOf, got {properties!r}."
             )
         name = check_name(str(properties["Name"]))
         inputs = properties.get("DeadLettersOf", [])
@@ -69,10 +69,10 @@ class TopicRequest:
             partitions = int(properties.get("Partitions", 1))
         except (TypeError, ValueError):
             raise ConfigError(
-                f"Topic {name!r} has Partitions {properties['Partitions']!r}, which is not a whole number."
+                f"Topic {name!r}: Partitions must be an integer, got {properties['Partitions']!r}."
             ) from None
         if not isinstance(inputs, list):
-            raise ConfigError(f"Topic {name!r} has DeadLettersOf {inputs!r}; give a list of topics' names.")
+            raise ConfigError(f"Topic {name!r}: DeadLettersOf must be a list of topics' names, got {inputs!r}.")
         return cls(
             name, Schema.parse(str(properties["Schema"])), partitions, tuple(check_name(str(topic)) for topic in inputs)
         )
@@ -80,11 +80,11 @@ class TopicRequest:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a request.
+    """The result of a request.
 
     Attributes:
-        ready: the topics that are there now as they were asked for, with dead-letter topics.
-        left: topics that are not asked for any more and were left as they are.
+        ready: the topics that exist as they were asked for, with dead-letter topics.
+        left: the topics that are not asked for any more and were not changed.
     """
 
     ready: tuple[str, ...]
@@ -92,31 +92,31 @@ class Outcome:
 
 
 def on_event(event: Mapping[str, Any], store: Store, *, clock: Clock = SYSTEM) -> tuple[dict[str, Any], Outcome]:
-    """Does what a CloudFormation event of the custom resource asks for.
+    """Handle a CloudFormation event of the custom resource.
 
     Args:
         event: with ``RequestType`` ``Create``, ``Update`` or ``Delete``, and ``Topics`` in ``ResourceProperties``.
-        store: where the topics are.
+        store: the store of the topics.
         clock: time, randomness and sleeping.
 
     Returns:
-        The answer that the Provider framework passes on, and what was done. A deleted resource leaves every topic.
+        The response for the Provider framework, and the result. A deleted resource leaves every topic.
 
     Raises:
-        ConfigError, SchemaError: the event cannot be read; nothing was created.
-        TopicExists: a topic is there with another schema or number of partitions.
-        TopicNotFound: an input whose dead letters are wanted is neither asked for nor there.
+        ConfigError, SchemaError: the event is invalid; nothing was created.
+        TopicExists: a topic exists with another schema or number of partitions.
+        TopicNotFound: an input with dead letters is neither asked for nor exists.
         AccessDenied: the store still refuses after ``PATIENCE_S``.
         StoreUnavailable, ConditionalPutUnsupported: the store failed.
     """
     kind = event["RequestType"]
-    # Always the same: another id would make CloudFormation send a Delete for the old one.
+    # Always the same: after a new id CloudFormation would send a Delete for the old one.
     answer: dict[str, Any] = {"PhysicalResourceId": event.get("PhysicalResourceId") or f"topics:{store.uri}"}
     if kind == "Delete":
         return answer, Outcome((), _names(event["ResourceProperties"]))
     requests = [TopicRequest.read(entry) for entry in _entries(event["ResourceProperties"])]
     if again := [name for name, count in Counter(request.name for request in requests).items() if count > 1]:
-        raise ConfigError(f"Topic {again[0]!r} is asked for twice; name each once.")
+        raise ConfigError(f"Topic {again[0]!r} is named twice. Name each topic once.")
     ready = _patiently(lambda: create_topics(requests, store, clock=clock), clock)
     answer["Data"] = {"Topics": str(len(ready))}
     before = _names(event.get("OldResourceProperties", {}))
@@ -125,10 +125,11 @@ def on_event(event: Mapping[str, Any], store: Store, *, clock: Clock = SYSTEM) -
 
 
 def create_topics(requests: Sequence[TopicRequest], store: Store, *, clock: Clock = SYSTEM) -> tuple[str, ...]:
-    """Creates the topics, then the dead-letter topics; accepts those that are there and the same. Returns their names.
+    """Create the topics, then the dead-letter topics, or accept equal ones. Return their names.
 
     Raises:
-        TopicExists, TopicNotFound, ConfigError, StoreError: as ``create_topic``; what was created before stays.
+        TopicExists, TopicNotFound, ConfigError, StoreError: as ``create_topic``; topics that were created before it
+            stay.
     """
     schemas: dict[str, Schema] = {}
     for request in requests:
@@ -165,12 +166,12 @@ def _patiently(create: Callable[[], tuple[str, ...]], clock: Clock) -> tuple[str
 def _entries(properties: Mapping[str, Any]) -> list[Any]:
     entries = properties.get("Topics")
     if not isinstance(entries, list) or not entries:
-        raise ConfigError(f"The property Topics is {entries!r}; give a list of at least one topic.")
+        raise ConfigError(f"The property Topics must be a list of at least one topic, got {entries!r}.")
     return entries
 
 
 def _names(properties: Mapping[str, Any]) -> tuple[str, ...]:
-    """The topics' names in properties that were accepted once, or were not: a roll-back sends those, too."""
+    """Return the topics' names in properties, also invalid ones: a roll-back sends those too."""
     entries = properties.get("Topics")
     if not isinstance(entries, list):
         return ()

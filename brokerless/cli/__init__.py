@@ -10,12 +10,12 @@ if TYPE_CHECKING:
 
 
 def application() -> typer.Typer:
-    """Return the command with all its verbs."""
-    from brokerless.cli import app, cost, doctor, jobs, messages, server, topics, verify
+    """The command with all its verbs."""
+    from brokerless.cli import app, cost, doctor, jobs, messages, new, server, topics, verify
 
     if not app.app.registered_commands:
-        # The help shows the verbs in this order.
-        for module in (server, topics, messages, jobs, cost, verify, doctor):
+        # The order here is the order in the help.
+        for module in (server, topics, messages, new, jobs, cost, verify, doctor):
             module.register(app.app)
     return app.app
 

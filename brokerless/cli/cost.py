@@ -11,7 +11,7 @@ import typer
 from brokerless.cli.app import JsonOption, ProfileOption, RootOption, common, examples, help_of
 from brokerless.cli.output import print_json, print_table
 from brokerless.clock import duration_s
-from brokerless.cost.bill import StorageClass  # noqa: TC001  # likewise
+from brokerless.cost.bill import StorageClass  # likewise
 from brokerless.cost.workload import BATCHES_PER_S, EXECUTOR_MESSAGES_PER_S, Door, Engine, Workload
 
 if TYPE_CHECKING:

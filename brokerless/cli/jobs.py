@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
@@ -27,6 +27,7 @@ from brokerless.cli.messages import stop_on_signals
 from brokerless.cli.output import print_json, print_table, say
 from brokerless.cli.server import state_dir
 from brokerless.errors import ConfigError
+from brokerless.spark.conf import Engine  # typer reads the annotations
 
 if TYPE_CHECKING:
     import subprocess
@@ -38,18 +39,17 @@ if TYPE_CHECKING:
     from brokerless.examples.timezone.demo import Place, Report
     from brokerless.maintenance.maintainer import Report as MaintenanceReport
 
-Engine = Literal["auto", "realtime", "micro-batch", "delta"]
-
 
 def register(app: typer.Typer) -> None:
     """Adds the verbs to the command."""
     app.command(
         help=help_of(run),
         epilog=examples(
-            "brokerless run timezone-etl",
-            "brokerless run timezone-etl --once",
-            "brokerless run timezone-etl --commit-interval 20ms",
-            "brokerless run timezone-etl --engine delta --commit-interval 5s",
+            "brokerless run by_section.py",
+            "brokerless run by_section.py --once",
+            "brokerless run by_section.py --commit-interval 20ms",
+            "brokerless run timezone-etl   (the example)",
+            "brokerless run timezone-etl --engine delta --output unified_by_delta",
         ),
     )(run)
     app.command(
@@ -71,8 +71,13 @@ def register(app: typer.Typer) -> None:
 def run(
     ctx: typer.Context,
     *,
-    job: Annotated[
-        Literal["timezone-etl"], typer.Argument(metavar="JOB", help="The pipeline: timezone-etl.", show_default=False)
+    pipeline: Annotated[
+        str,
+        typer.Argument(
+            metavar="PIPELINE",
+            help="A Python file that defines one Pipeline, or the name of the example, timezone-etl.",
+            show_default=False,
+        ),
     ],
     once: Annotated[bool, typer.Option("--once", help="Process what is there, then exit.")] = False,
     engine: Annotated[
@@ -94,7 +99,11 @@ def run(
     ] = None,
     output: Annotated[
         str | None,
-        typer.Option("--output", metavar="TOPIC", help="Where to; the delta engine needs an output of its own."),
+        typer.Option("--output", metavar="TOPIC", help="Another output topic; the delta engine needs one of its own."),
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option("--start", metavar="WHERE", help="Without recorded progress: beginning, latest or a time."),
     ] = None,
     accept_new_input: Annotated[
         bool,
@@ -118,26 +127,25 @@ def run(
 ) -> None:
     """Run a pipeline on this machine, in its own process, until Ctrl-C.
 
-    It is the script that Glue and EMR Serverless run. timezone-etl reads the topics timezone1 and timezone2 and writes
-    timezone_unified (the delta engine: timezone_unified_delta, which is its own); what it cannot parse goes to
-    the output's .dead_letters. The outputs are
-    created when they are missing. A restart goes on exactly where it
-    stopped. SIGTERM and Ctrl-C finish what is on its way; the pipeline's exit code is passed on.
+    The file is the one that spark-submit, Glue and EMR Serverless run. Its inputs must be there; its output is created
+    with the transform's columns if it is missing, and so is the topic for what the transform marks with dead_letter. A
+    restart goes on exactly where it stopped. SIGTERM and Ctrl-C finish what is on its way; the pipeline's exit code
+    is passed on.
     """
     options = common(ctx, profile, root, as_json)
     settings = options.settings()
-    from brokerless.examples.timezone.messages import NEW_YORK, PARIS, UNIFIED, unified_schema
-    from brokerless.local.jobs import check_job, end_group, start_job
-    from brokerless.topics import create_topic, describe_topic
+    from brokerless.local.jobs import check_job, end_group, job_script, start_job
+    from brokerless.spark.files import load_pipeline
+    from brokerless.topics import describe_topic
 
+    inputs = load_pipeline(job_script(pipeline)).inputs
     store = connect(settings, create=True)
-    for topic in (NEW_YORK, PARIS):
-        describe_topic(store, topic)  # said at once, not after Spark's start
-    check_job(job)
-    output = output or (UNIFIED if engine != "delta" else f"{UNIFIED}_delta")
-    if engine != "delta":  # which owns its output table, from its creation on
-        create_topic(store, output, unified_schema(), exist_ok=True)
-    arguments = ["--engine", engine, "--output", output]
+    for topic in inputs:
+        describe_topic(store, topic)  # a missing one is reported at once, not after Spark's start
+    check_job(pipeline)
+    arguments = ["--engine", engine, "--create-output"]
+    arguments += ["--output", output] if output else []
+    arguments += ["--start", start] if start else []
     arguments += ["--commit-interval", commit_interval] if commit_interval else []
     arguments += ["--once"] if once else []
     arguments += ["--accept-new-input"] if accept_new_input else []
@@ -145,7 +153,7 @@ def run(
     arguments += ["--skip", ",".join(skip)] if skip else []
     arguments += ["--json"] if options.as_json else []
     with _forwarding() as forward:
-        process = start_job(job, settings, arguments)
+        process = start_job(pipeline, settings, arguments)
         forward(process)
         code = process.wait()
         end_group(process)

@@ -222,13 +222,12 @@ def tail(
     begin = _start(start or ("beginning" if once else "latest"))
     settings = options.settings()
     from brokerless.export import consumer_at, minibatches
-    from brokerless.topics import describe_topic
 
     store = connect(settings)
     chosen: Format = form or ("jsonl" if options.as_json or not sys.stdout.isatty() else "table")
     partitions = None if partition is None else [partition]
     with consumer_at(topic, begin, store=store, partitions=partitions, accept_rewrites=accept_rewrites) as consumer:
-        heads = dict(enumerate(describe_topic(store, topic).heads)) if once else None
+        heads = dict(enumerate(consumer.topics[0].heads)) if once else None
         show = _printer(chosen, offsets=offsets)
         left = maximum
         if left == 0:

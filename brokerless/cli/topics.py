@@ -10,7 +10,7 @@ import typer
 from brokerless.cli.app import JsonOption, ProfileOption, RootOption, common, connect, examples, help_of
 from brokerless.cli.output import print_json, print_table, printable, say
 from brokerless.errors import ConfigError
-from brokerless.schema import Schema, partition_table
+from brokerless.schema import Schema
 
 if TYPE_CHECKING:
     from brokerless.cli.app import Common
@@ -122,7 +122,6 @@ def describe(
     """Show a topic: its columns, and the tables and offsets of its partitions."""
     options = common(ctx, profile, root, as_json)
     settings = options.settings()
-    from brokerless.log.log import DeltaLog
     from brokerless.offsets import Offset
     from brokerless.topics import TopicIncomplete, describe_topic
 
@@ -135,8 +134,7 @@ def describe(
         _describe_remains(error.left, options)
         return
     parts: list[dict[str, Any]] = []
-    for number in range(topic.partitions):
-        log = DeltaLog(store, partition_table(name, number))
+    for number, log in enumerate(topic.logs):
         earliest, head = log.earliest(), log.state.version
         parts.append(
             {

@@ -78,7 +78,7 @@ def verify(
 
 
 def _judge(paths: Sequence[Path], topic: str | None, options: Common) -> bool:
-    from brokerless.verify import check, read_history
+    from brokerless.testing.history import check, read_history
 
     if topic is not None:
         check_name(topic)

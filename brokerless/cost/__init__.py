@@ -1,1 +1,1 @@
-"""What a stream costs: prices, workload, bills, and the alternatives."""
+"""The cost model: prices, workload, bills, and the alternatives."""

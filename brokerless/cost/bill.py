@@ -1,4 +1,4 @@
-"""What a stream costs on AWS: the arithmetic from requests, bytes and hours to a bill in USD.
+"""Compute a bill in USD from requests, bytes and hours on AWS.
 
 A month has 730 hours. A GB is 2**30 bytes, as AWS bills it. Every item of a bill says how it was computed.
 
@@ -48,7 +48,7 @@ _LIST_PARAMETERS: Final = {"prefix", "delimiter", "marker", "max-keys", "encodin
 
 
 def request_kind(method: str, path: str, status: int) -> RequestKind:
-    """As what S3 bills a request. Failed ones cost what they would have cost: a lost conditional PUT, a GET of nothing.
+    """Return the kind under which S3 bills a request. Failed requests cost the same: a lost conditional PUT, a 404.
 
     Args:
         method: the HTTP method.
@@ -67,9 +67,9 @@ def request_kind(method: str, path: str, status: int) -> RequestKind:
 
 
 def _is_listing(path: str) -> bool:
-    place, _, query = path.partition("?")
+    name, _, query = path.partition("?")
     asked = {name for name, _ in parse_qsl(query, keep_blank_values=True)}
-    is_bucket = "/" not in place.strip("/")
+    is_bucket = "/" not in name.strip("/")
     return bool(asked & _LISTINGS) or (is_bucket and asked <= _LIST_PARAMETERS)
 
 
@@ -96,7 +96,7 @@ StorageClass = Literal["standard", "express"]
 
 
 def s3_prices(storage_class: StorageClass, prices: Prices = PRICES) -> S3Prices:
-    """Those of a storage class: Standard, or Express One Zone, which also charges for the bytes of bodies."""
+    """Return the prices of a storage class: Standard, or Express One Zone, which also charges for bytes."""
     row = f"s3-{storage_class}"
     write, read = prices[f"{row}-write"], prices[f"{row}-read"]
     express = storage_class == "express"
@@ -115,7 +115,7 @@ S3_EXPRESS: Final = s3_prices("express")
 
 
 def requests_usd(counts: Mapping[str, float], s3: S3Prices = S3_STANDARD) -> float:
-    """What these requests cost, by kind: ``counts`` of ``RequestKind``.
+    """Return the cost of requests by kind: ``counts`` of ``RequestKind``.
 
     A reader that asks for the next log entry 10 times a second sends 10 x 2,628,000 = 26.28 M GET a month, for 0.0004
     USD a thousand: 10.51 USD. Every 10 ms, 262.8 M and 105.12 USD. The same by LIST costs 12.5 times as much.
@@ -132,7 +132,7 @@ def requests_usd(counts: Mapping[str, float], s3: S3Prices = S3_STANDARD) -> flo
 
 
 def storage_usd_per_month(stored_bytes: float, s3: S3Prices = S3_STANDARD) -> float:
-    """What so many bytes cost, kept for a month. 100 TB (102,400 GB) in Standard: 51,200 x (0.023 + 0.022) = 2,304."""
+    """Return the cost of bytes for a month. 100 TB (102,400 GB) in Standard: 51,200 x (0.023 + 0.022) = 2,304."""
     return tiered(stored_bytes / GB, s3.storage_usd_per_gb_month)
 
 
@@ -150,7 +150,7 @@ class Compute:
 
     @property
     def usd_per_month(self) -> float:
-        """Never paused."""
+        """The cost of a month without pauses."""
         return self.usd_per_hour * HOURS_PER_MONTH
 
 
@@ -190,7 +190,7 @@ BROKERS: Final = brokers("kafka.m7g.large", 3)
 
 
 def lambda_usd(invocations: float, gb_seconds: float, *, arm: bool = True, prices: Prices = PRICES) -> float:
-    """What a function costs: ten environments of 1,769 MB that never rest, 45.4 M GB-s a month, cost 605 USD on ARM."""
+    """Return a function's cost: ten environments of 1,769 MB that always run (45.4 M GB-s) cost 605 USD on ARM."""
     return prices["lambda-request"].of(invocations) + prices[f"lambda-{'arm' if arm else 'x86'}"].of(gb_seconds)
 
 
@@ -205,28 +205,28 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """What a month costs, item by item."""
+    """The bill of a month, item by item."""
 
     items: tuple[Item, ...]
 
     @property
     def usd_per_month(self) -> float:
-        """The sum."""
+        """The sum of the items."""
         return math.fsum(item.usd_per_month for item in self.items)
 
     @property
     def usd_per_hour(self) -> float:
-        """The sum, of one of the month's 730 hours."""
+        """The sum for one of the month's 730 hours."""
         return self.usd_per_month / HOURS_PER_MONTH
 
     def usd_per_million(self, rate: float) -> float:
-        """What a million messages cost at ``rate`` messages a second all month: at 1,000/s they are 2,628 million."""
+        """Return the cost of a million messages at ``rate`` a second all month: at 1,000/s they are 2,628 million."""
         if rate <= 0:
             raise ValueError(f"A rate of {rate} messages/s has no price per message; give a rate above 0.")
         return self.usd_per_month / (rate * SECONDS_PER_MONTH / 1e6)
 
     def to_dict(self) -> dict[str, float]:
-        """USD a month by item."""
+        """The cost of each item, in USD a month."""
         return {item.name: item.usd_per_month for item in self.items}
 
 
@@ -297,7 +297,7 @@ def kafka_bill(
         s3: the storage class.
         prices: of the brokers' disks.
     """
-    on_disk = _kept_bytes(stored_bytes_per_s, retention_days) * replication
+    on_disk = _retained_bytes(stored_bytes_per_s, retention_days) * replication
     in_s3 = _s3(requests_per_s, s3_bytes_per_s, retention_days, s3) if requests_per_s is not None else []
     return Bill((
         *running("brokers", cluster),
@@ -332,13 +332,13 @@ def kafka_serverless_bill(
         *running("partitions", shards),
         priced("data in", in_bytes_per_s * SECONDS_PER_MONTH, prices.usd("msk-serverless-in")),
         priced("data out", out_bytes_per_s * SECONDS_PER_MONTH, prices.usd("msk-serverless-out")),
-        priced("broker storage", _kept_bytes(in_bytes_per_s, retention_days), prices.usd("msk-storage")),
+        priced("broker storage", _retained_bytes(in_bytes_per_s, retention_days), prices.usd("msk-storage")),
         *running("pipeline", compute),
     ))  # fmt: skip
 
 
 def polling(pollers: int, interval_s: float) -> dict[str, float]:
-    """Requests a second of so many readers, pipelines included, that each ask for the next log entry at an interval.
+    """Return the requests a second of readers and pipelines that ask for the next log entry at an interval.
 
     One GET each, answered by 404 as long as there is no message.
     """
@@ -352,7 +352,7 @@ def idle_usd_per_hour(
     cluster: Compute | None = None,
     s3: S3Prices = S3_STANDARD,
 ) -> float:
-    """What an hour costs in which no message comes: polling, and whatever runs. What is stored already is left out.
+    """Return the cost of an hour without messages: polling and running machines, without storage.
 
     One reader and one pipeline that poll each 100 ms, on 2 x G.025X: 20 x 3,600 x 0.0004 / 1,000 + 0.154 = 0.183 USD;
     the same with ``BROKERS`` and no requests: 0.612 + 0.154 = 0.766 USD.
@@ -363,33 +363,33 @@ def idle_usd_per_hour(
 
 def _s3(requests_per_s: Mapping[str, float], bytes_per_s: float, retention_days: float, s3: S3Prices) -> list[Item]:
     month = {kind: per_s * SECONDS_PER_MONTH for kind, per_s in requests_per_s.items()}
-    kept = _kept_bytes(bytes_per_s, retention_days)
+    retained = _retained_bytes(bytes_per_s, retention_days)
     asked = (
         f"{_sum(month, WRITES) / 1e6:,.1f} M PUT and LIST x {s3.write_usd_per_1000 * 1000:g} USD/M + "
         f"{_sum(month, READS) / 1e6:,.1f} M GET x {s3.read_usd_per_1000 * 1000:g} USD/M ({s3.name})"
     )
-    stored_usd = storage_usd_per_month(kept, s3)
-    each = stored_usd * GB / kept if kept else s3.storage_usd_per_gb_month[0][1]  # the mean over the tiers
+    stored_usd = storage_usd_per_month(retained, s3)
+    each = stored_usd * GB / retained if retained else s3.storage_usd_per_gb_month[0][1]  # the mean over the tiers
     return [
         Item("requests", requests_usd(month, s3), asked),
-        Item("storage", stored_usd, f"{kept / GB:,.1f} GB ({retention_days:g} days) x {each:.3g} USD ({s3.name})"),
+        Item("storage", stored_usd, f"{retained / GB:,.1f} GB ({retention_days:g} days) x {each:.3g} USD ({s3.name})"),
     ]
 
 
 def priced(name: str, size_bytes: float, usd_per_gb: float) -> Item:
-    """Bytes of a month, at a price by the GB."""
+    """Return an item for the bytes of a month, at a price by the GB."""
     return Item(name, size_bytes / GB * usd_per_gb, f"{size_bytes / GB:,.1f} GB x {usd_per_gb:g} USD")
 
 
 def running(name: str, compute: Compute | None) -> list[Item]:
-    """What runs all month, as one item; none of nothing."""
+    """Return machines that run all month as one item; no item if there are none."""
     if compute is None:
         return []
     how = f"{compute.name}: {compute.usd_per_hour:g} USD/h x {HOURS_PER_MONTH} h"
     return [Item(name, compute.usd_per_month, how)]
 
 
-def _kept_bytes(bytes_per_s: float, retention_days: float) -> float:
+def _retained_bytes(bytes_per_s: float, retention_days: float) -> float:
     return bytes_per_s * retention_days * 86_400
 
 

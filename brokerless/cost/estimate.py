@@ -1,12 +1,10 @@
-"""What a workload costs a month with brokerless, and what it would cost with something else.
+"""Estimate what a workload costs a month with brokerless and with the alternatives. Standard library only.
 
-Each estimate says how every item was computed and what is not in it. The alternatives are set up in their own favour:
+Each estimate says how every item was computed and what it excludes. The alternatives are set up in their own favour:
 exactly full disks, no cluster larger than the smallest one, none of the alarms and logs that brokerless is charged with
 here. Their producers collect messages for as long as those of brokerless do, and send them in as few calls as they can.
-All of them carry the same messages over the same hops; where Spark can read the alternative, the same pipeline runs on
-the same workers.
-
-Standard library only.
+All carry the same messages over the same hops; where Spark can read the alternative, the same pipeline runs on the same
+workers.
 """
 
 from __future__ import annotations
@@ -18,7 +16,21 @@ from typing import TYPE_CHECKING, Final
 
 from brokerless import metrics
 from brokerless.cost import bill as cost
-from brokerless.cost.bill import GB, HOURS_PER_MONTH, PRICES, SECONDS_PER_MONTH, Bill, Compute, Item
+from brokerless.cost.bill import GB, HOURS_PER_MONTH, PRICES, SECONDS_PER_MONTH, Bill, Item
+from brokerless.cost.items import (
+    compute,
+    copies_out,
+    function_item,
+    gb_item,
+    hours_item,
+    kinesis_bytes_per_s,
+    kinesis_records,
+    millions_item,
+    millions_text,
+    pipeline_items,
+    queue_items,
+    request_item,
+)
 from brokerless.cost.workload import CANARY_EVERY_S, Workload
 
 if TYPE_CHECKING:
@@ -27,14 +39,14 @@ if TYPE_CHECKING:
     from brokerless.cost.prices import Claim, Prices
 
 FUNCTION_GB: Final = 0.5
-"""Memory of the functions that wait more than they compute: controller, canary, the SQS consumer."""
+"""The memory of functions that mostly wait: controller, canary, the SQS consumer."""
 
 INGEST_GB: Final = 1.0
 INGEST_S: Final = 0.15
-"""One invocation that commits: two PUTs one after the other, and what is around them."""
+"""The duration of one invocation that commits: two PUTs one after the other, and the code around them."""
 
 MESSAGE_S: Final = 20e-6
-"""For each message, to parse and encode it."""
+"""The time to parse and encode one message."""
 
 CONTROLLER_EVERY_S: Final = 300.0
 CANARY_WAIT_S: Final = 2.0
@@ -43,10 +55,10 @@ MAINTENANCE_EVERY_S: Final = 300.0
 MAINTENANCE_S: Final = 5.0
 MAINTENANCE_GB: Final = 2.0
 MAINTENANCE_REQUESTS: Final = {"PUT": 2.0, "LIST": 2.0, "GET": 50.0}
-"""Of one run for one table, without the sweep."""
+"""The requests of one run for one table, without garbage collection."""
 
 LIST_S: Final = 0.05
-"""One page of a listing."""
+"""The duration of one page of a listing."""
 
 LIST_PAGE: Final = 1000
 INVOCATION_LOG_BYTES: Final = 1000.0
@@ -54,43 +66,31 @@ WORKER_LOG_BYTES_PER_S: Final = 1000.0
 LOG_RETENTION_DAYS: Final = 30.0
 
 KMS_SHARE: Final = 0.01
-"""Of requests for objects that reach the key: bucket keys save up to 99 % of them."""
-
-SQS_BATCH: Final = 10
-SQS_CHUNK_BYTES: Final = 64 * 1024
-SQS_BATCH_BYTES: Final = 2**20
-SQS_IDLE_RECEIVES_PER_S: Final = 0.25
-"""Of a queue: five pollers of Lambda that wait 20 s each."""
+"""The share of object requests that reach the key: bucket keys save up to 99 % of them."""
 
 KINESIS_SHARD_IN_BYTES_PER_S: Final = 2**20
 KINESIS_SHARD_OUT_BYTES_PER_S: Final = 2 * 2**20
 KINESIS_SHARD_RECORDS_PER_S: Final = 1000
 KINESIS_UNIT_BYTES: Final = 25 * 1024
-KINESIS_RECORD_BYTES: Final = 2**20
-KINESIS_ROUNDING_BYTES: Final = 1024
 
 CLAIM_TOLERANCE: Final = 0.1
 CLAIM_MESSAGE_BYTES: Final = 1000
-"""What "small messages" is taken to mean."""
+"""The size of "small messages" in the claims of others."""
 
 _PACKING: Final = {True: ("packing messages into records and unpacking them, which is left to its users",), False: ()}
 
-NOBODYS: Final = (
-    "the programs that produce and read",
-    "people",
-    "taxes, discounts, free tiers",
-)
-"""What is in no estimate."""
+NOBODYS: Final = ("the programs that produce and read", "people", "taxes, discounts, free tiers")
+"""The costs that no estimate includes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What one way costs.
+    """The estimate of brokerless or of one alternative.
 
     Attributes:
         key: a short name: ``brokerless``, ``msk``.
-        bill: item by item.
-        excludes: what it does not include, beside ``NOBODYS``.
+        bill: the items.
+        excludes: the costs that it does not include, besides ``NOBODYS``.
     """
 
     key: str
@@ -99,14 +99,14 @@ class Estimate:
     excludes: tuple[str, ...]
 
     def usd_per_million(self, workload: Workload) -> float | None:
-        """Of messages, over the month; None if there are none."""
+        """Return the cost of a million messages over the month; None if there are no messages."""
         messages = workload.messages_per_month
         return self.bill.usd_per_month / messages * 1e6 if messages else None
 
 
 def estimates(workload: Workload, prices: Prices = PRICES) -> list[Estimate]:
-    """Brokerless first, then the alternatives."""
-    found = [make(workload, prices) for make in WAYS.values()]
+    """Return the estimate of brokerless, then those of the alternatives."""
+    found = [make(workload, prices) for make in ALTERNATIVES.values()]
     if workload.engine != "own":
         return found
     machine = "the machine that runs the pipeline"
@@ -114,7 +114,7 @@ def estimates(workload: Workload, prices: Prices = PRICES) -> list[Estimate]:
 
 
 def claims(workload: Workload, prices: Prices = PRICES) -> list[Claim]:
-    """What others published for about this workload; nothing can be said from it about another one."""
+    """Return what others published for a workload like this one; it does not hold for another workload."""
     return [
         claim
         for claim in prices.claims
@@ -125,12 +125,12 @@ def claims(workload: Workload, prices: Prices = PRICES) -> list[Claim]:
 
 
 def brokerless(workload: Workload, prices: Prices = PRICES) -> Estimate:
-    """This kit: requests and storage, what runs the pipeline, and all that a deployed stage has."""
+    """Estimate brokerless: requests, storage, the pipeline's workers, and everything that a deployed stage has."""
     s3 = cost.s3_prices(workload.storage_class, prices)
     items = [
         *_requests(workload, s3),
         *_stored(workload, s3),
-        *_pipeline(workload, prices),
+        *pipeline_items(workload, prices),
         *_ingest(workload, prices),
         *_functions(workload, s3, prices),
         *(_cloudwatch(workload, prices) if workload.monitoring else ()),
@@ -144,12 +144,12 @@ def brokerless(workload: Workload, prices: Prices = PRICES) -> Estimate:
 
 
 def msk(workload: Workload, prices: Prices = PRICES) -> Estimate:
-    """Three of MSK's smallest brokers of a current kind, with replication by three."""
+    """Estimate MSK: three of the smallest brokers of a current type, with replication by three."""
     bill = cost.kafka_bill(
         stored_bytes_per_s=workload.mean_bytes_per_s * workload.hops,
         retention_days=workload.retention_days,
         cluster=cost.brokers(prices=prices),
-        compute=_compute(workload, prices),
+        compute=compute(workload, prices),
         prices=prices,
     )
     excludes = (
@@ -163,48 +163,48 @@ def msk(workload: Workload, prices: Prices = PRICES) -> Estimate:
 
 
 def msk_serverless(workload: Workload, prices: Prices = PRICES) -> Estimate:
-    """MSK Serverless, by what passes through."""
+    """Estimate MSK Serverless, which is billed by traffic."""
     bill = cost.kafka_serverless_bill(
         in_bytes_per_s=workload.mean_bytes_per_s * workload.hops,
-        out_bytes_per_s=workload.mean_bytes_per_s * _copies_out(workload),
+        out_bytes_per_s=workload.mean_bytes_per_s * copies_out(workload),
         partitions=workload.input_tables + workload.output_tables,
         retention_days=workload.retention_days,
-        compute=_compute(workload, prices),
+        compute=compute(workload, prices),
         prices=prices,
     )
     return Estimate("msk-serverless", "MSK Serverless", bill, ("its limits on throughput", "logs, alarms, keys"))
 
 
 def kinesis_on_demand(workload: Workload, prices: Prices = PRICES) -> Estimate:
-    """Kinesis on-demand, standard. Each record counts as whole KB."""
+    """Estimate Kinesis on-demand, standard. Each record is billed in whole KB."""
     streams = workload.topics + workload.hops - 1
-    billed = _kinesis_bytes_per_s(workload)
+    billed = kinesis_bytes_per_s(workload)
     a_day = billed * workload.hops * 86_400
     extended = a_day * max(0.0, min(workload.retention_days, 7) - 1)
     long = a_day * max(0.0, workload.retention_days - 7)
     items = [
-        _hours("streams", f"{streams} streams", streams, "kinesis-on-demand-stream", prices),
-        _gb("data in", billed * workload.hops * SECONDS_PER_MONTH, "kinesis-on-demand-in", prices),
-        _gb("data out", billed * _copies_out(workload) * SECONDS_PER_MONTH, "kinesis-on-demand-out", prices),
-        *([_gb("kept for 2 to 7 days", extended, "kinesis-on-demand-extended", prices)] if extended else []),
-        *([_gb("kept for longer", long, "kinesis-on-demand-long", prices)] if long else []),
-        *_pipeline(workload, prices),
+        hours_item("streams", f"{streams} streams", streams, "kinesis-on-demand-stream", prices),
+        gb_item("data in", billed * workload.hops * SECONDS_PER_MONTH, "kinesis-on-demand-in", prices),
+        gb_item("data out", billed * copies_out(workload) * SECONDS_PER_MONTH, "kinesis-on-demand-out", prices),
+        *([gb_item("retained for 2 to 7 days", extended, "kinesis-on-demand-extended", prices)] if extended else []),
+        *([gb_item("retained for longer", long, "kinesis-on-demand-long", prices)] if long else []),
+        *pipeline_items(workload, prices),
     ]
     excludes = (*_PACKING[workload.packed], "enhanced fan-out", "logs, alarms, keys")
     return Estimate("kinesis-on-demand", "Kinesis on-demand", Bill(tuple(items)), excludes)
 
 
 def kinesis_provisioned(workload: Workload, prices: Prices = PRICES) -> Estimate:
-    """Kinesis with shards for the rate while messages come, all day."""
+    """Estimate Kinesis with shards for the rate while messages come, all day."""
     rate, topics = workload.messages_per_s, workload.topics
     first = _shards(workload, rate / topics, readers=1 if workload.hops > 1 else workload.readers) * topics
     second = _shards(workload, rate, readers=workload.readers) if workload.hops > 1 else 0
-    records, size = _records(workload)
+    records, size = kinesis_records(workload)
     units = records * math.ceil(size / KINESIS_UNIT_BYTES) * workload.hops
     items = [
-        _hours("shards", f"{first + second} shards", first + second, "kinesis-shard", prices),
-        _millions("records", units, "kinesis-put-unit", prices),
-        *_pipeline(workload, prices),
+        hours_item("shards", f"{first + second} shards", first + second, "kinesis-shard", prices),
+        millions_item("records", units, "kinesis-put-unit", prices),
+        *pipeline_items(workload, prices),
     ]
     excludes = (
         "retention beyond 24 hours",
@@ -217,14 +217,14 @@ def kinesis_provisioned(workload: Workload, prices: Prices = PRICES) -> Estimate
 
 
 def sqs(workload: Workload, prices: Prices = PRICES) -> Estimate:
-    """SQS: a queue for each topic and each reader, and a function in the place of the pipeline."""
-    items = [*_queue("topics", workload, workload.topics, 1, prices)]
+    """Estimate SQS: a queue for each topic and each reader, and a function instead of the pipeline."""
+    items = [*queue_items("topics", workload, workload.topics, 1, prices)]
     if workload.hops > 1:
         items.append(_consumer(workload, prices))
-        items += _queue("output", workload, workload.readers, workload.readers, prices)
+        items += queue_items("output", workload, workload.readers, workload.readers, prices)
     elif workload.readers > 1:
         copies = workload.readers - 1
-        items += _queue("further readers", workload, workload.topics * copies, copies, prices)
+        items += queue_items("further readers", workload, workload.topics * copies, copies, prices)
     excludes = (
         "order and replay, which it does not have, and retention beyond 14 days",
         "the fan-out to several readers' queues",
@@ -233,7 +233,7 @@ def sqs(workload: Workload, prices: Prices = PRICES) -> Estimate:
     return Estimate("sqs", "SQS and Lambda", Bill(tuple(items)), excludes)
 
 
-WAYS: Final[dict[str, Callable[[Workload, Prices], Estimate]]] = {
+ALTERNATIVES: Final[dict[str, Callable[[Workload, Prices], Estimate]]] = {
     "brokerless": brokerless,
     "msk": msk,
     "msk-serverless": msk_serverless,
@@ -244,9 +244,9 @@ WAYS: Final[dict[str, Callable[[Workload, Prices], Estimate]]] = {
 
 
 def crossings(difference: Callable[[float], float], low: float, high: float) -> list[float]:
-    """Where the sign of a difference changes between two positive bounds, each to a thousandth of itself.
+    """Return where the sign of a difference changes between two positive bounds, to a thousandth of each value.
 
-    Looked for at 20 points a decade, so that two changes closer to each other than that can be missed.
+    20 points a decade are checked, so two changes that are closer to each other can be missed.
     """
     points = math.ceil(20 * math.log10(high / low))
     grid = [low * (high / low) ** (n / points) for n in range(points + 1)]
@@ -272,45 +272,31 @@ def _requests(workload: Workload, s3: cost.S3Prices) -> list[Item]:
     commits_in, commits_out = workload.commits_per_month
     pipeline_gets, reader_gets = workload.gets_per_month
     pipeline_polls, reader_polls = workload.polls_per_month
-    items = [_s3("producers' commits", {"PUT": 2 * commits_in}, s3)]
+    items = [request_item("producers' commits", {"PUT": 2 * commits_in}, s3)]
     if workload.hops > 1:
-        items.append(_s3("pipeline's commits", {"PUT": 2 * commits_out}, s3))
-        items.append(_s3("pipeline's reading", {"GET": pipeline_gets}, s3))
-        items.append(_s3("pipeline's polling", {"GET 404": pipeline_polls}, s3))
-    items.append(_s3("readers' reading", {"GET": reader_gets}, s3))
-    items.append(_s3("readers' polling", {"GET 404": reader_polls}, s3))
+        items.append(request_item("pipeline's commits", {"PUT": 2 * commits_out}, s3))
+        items.append(request_item("pipeline's reading", {"GET": pipeline_gets}, s3))
+        items.append(request_item("pipeline's polling", {"GET 404": pipeline_polls}, s3))
+    items.append(request_item("readers' reading", {"GET": reader_gets}, s3))
+    items.append(request_item("readers' polling", {"GET 404": reader_polls}, s3))
     return items
 
 
 def _stored(workload: Workload, s3: cost.S3Prices) -> list[Item]:
-    kept = workload.stored_bytes
+    stored = workload.stored_bytes
     items = [
         Item(
             "storage",
-            cost.storage_usd_per_month(kept, s3),
-            f"{kept / GB:,.1f} GB ({workload.retention_days:g} days, {workload.hops} hops, {s3.name})",
+            cost.storage_usd_per_month(stored, s3),
+            f"{stored / GB:,.1f} GB ({workload.retention_days:g} days, {workload.hops} hops, {s3.name})",
         )
     ]
     if workload.storage_class == "express":
         written = workload.mean_bytes_per_s * workload.hops * SECONDS_PER_MONTH
-        read = workload.mean_bytes_per_s * _copies_out(workload) * SECONDS_PER_MONTH
+        read = workload.mean_bytes_per_s * copies_out(workload) * SECONDS_PER_MONTH
         items.append(cost.priced("upload", written, s3.upload_usd_per_gb))
         items.append(cost.priced("retrieval", read, s3.retrieval_usd_per_gb))
     return items
-
-
-def _compute(workload: Workload, prices: Prices) -> Compute | None:
-    workers = workload.worker_count
-    if workload.engine == "glue":
-        return cost.glue(workload.worker_type, workers, prices=prices)
-    if workload.engine == "emr-serverless":
-        vcpus, memory_gb = cost.GLUE_WORKER_SIZE[workload.worker_type]
-        return cost.emr_serverless(workers * vcpus, workers * memory_gb, prices=prices)
-    return None
-
-
-def _pipeline(workload: Workload, prices: Prices) -> list[Item]:
-    return cost.running("pipeline", _compute(workload, prices))
 
 
 def _ingest(workload: Workload, prices: Prices) -> list[Item]:
@@ -318,16 +304,18 @@ def _ingest(workload: Workload, prices: Prices) -> list[Item]:
         return []
     invocations = workload.commits_in_per_s * workload.active * SECONDS_PER_MONTH
     items = [
-        _function("ingest", invocations, INGEST_S, INGEST_GB, prices, more_s=workload.messages_per_month * MESSAGE_S)
+        function_item(
+            "ingest", invocations, INGEST_S, INGEST_GB, prices, more_s=workload.messages_per_month * MESSAGE_S
+        )
     ]
     if workload.door == "sqs":
-        items += _queue("door", workload, workload.topics, 1, prices)
+        items += queue_items("source", workload, workload.topics, 1, prices)
     if workload.door == "kinesis":
-        month = _kinesis_bytes_per_s(workload) * SECONDS_PER_MONTH
+        month = kinesis_bytes_per_s(workload) * SECONDS_PER_MONTH
         topics = workload.topics
-        items.append(_hours("door: streams", f"{topics} streams", topics, "kinesis-on-demand-stream", prices))
-        items.append(_gb("door: data in", month, "kinesis-on-demand-in", prices))
-        items.append(_gb("door: data out", month, "kinesis-on-demand-out", prices))
+        items.append(hours_item("source: streams", f"{topics} streams", topics, "kinesis-on-demand-stream", prices))
+        items.append(gb_item("source: data in", month, "kinesis-on-demand-in", prices))
+        items.append(gb_item("source: data out", month, "kinesis-on-demand-out", prices))
     return items
 
 
@@ -338,17 +326,17 @@ def _functions(workload: Workload, s3: cost.S3Prices, prices: Prices) -> list[It
     requests = {kind: count * runs * tables for kind, count in MAINTENANCE_REQUESTS.items()}
     requests["LIST"] += pages
     items = [
-        _function("maintenance", runs, MAINTENANCE_S, MAINTENANCE_GB, prices, more_s=pages * LIST_S),
-        _s3("maintenance's requests", requests, s3),
+        function_item("maintenance", runs, MAINTENANCE_S, MAINTENANCE_GB, prices, more_s=pages * LIST_S),
+        request_item("maintenance's requests", requests, s3),
     ]
     if workload.worker_count:
         asks = SECONDS_PER_MONTH / CONTROLLER_EVERY_S
-        items.append(_function("controller", asks, 1.0, FUNCTION_GB, prices))
+        items.append(function_item("controller", asks, 1.0, FUNCTION_GB, prices))
     if workload.has_canary:
         asks = SECONDS_PER_MONTH / CANARY_EVERY_S
         polls = asks * CANARY_WAIT_S * 100
-        items.append(_function("canary", asks, CANARY_WAIT_S, FUNCTION_GB, prices))
-        items.append(_s3("canary's polling", {"GET 404": polls}, s3))
+        items.append(function_item("canary", asks, CANARY_WAIT_S, FUNCTION_GB, prices))
+        items.append(request_item("canary's polling", {"GET 404": polls}, s3))
     return items
 
 
@@ -360,7 +348,9 @@ def _cloudwatch(workload: Workload, prices: Prices) -> list[Item]:
     first = prices.usd("cloudwatch-metric")
     return [
         Item("metrics", prices["cloudwatch-metric"].of(count.metrics), f"{count.metrics}, the first at {first:g} USD"),
-        Item("sending metrics", prices["cloudwatch-request"].of(calls), f"{_m(calls)} calls of the pipeline"),
+        Item(
+            "sending metrics", prices["cloudwatch-request"].of(calls), f"{millions_text(calls)} calls of the pipeline"
+        ),
         Item("alarms", alarms, f"{count.alarms}, and {count.composites} composite"),
         Item("dashboard", prices["cloudwatch-dashboard"].of(1), "1"),
     ]
@@ -376,40 +366,21 @@ def _logs(workload: Workload, prices: Prices) -> Item:
         invocations += workload.commits_in_per_s * workload.active * SECONDS_PER_MONTH
     workers = workload.worker_count
     size = invocations * INVOCATION_LOG_BYTES + workers * WORKER_LOG_BYTES_PER_S * SECONDS_PER_MONTH
-    kept = size / (SECONDS_PER_MONTH / 86_400) * LOG_RETENTION_DAYS
-    usd = prices["cloudwatch-logs-in"].of(size / GB) + prices["cloudwatch-logs-storage"].of(kept / GB)
-    how = f"{size / GB:,.1f} GB: {_m(invocations)} invocations, {workers} workers; kept for {LOG_RETENTION_DAYS:g} days"
-    return Item("logs", usd, how)
+    retained = size / (SECONDS_PER_MONTH / 86_400) * LOG_RETENTION_DAYS
+    usd = prices["cloudwatch-logs-in"].of(size / GB) + prices["cloudwatch-logs-storage"].of(retained / GB)
+    what = f"{millions_text(invocations)} invocations, {workers} workers"
+    return Item("logs", usd, f"{size / GB:,.1f} GB: {what}; retained for {LOG_RETENTION_DAYS:g} days")
 
 
 def _kms(workload: Workload, prices: Prices) -> list[Item]:
     objects = 2 * sum(workload.commits_per_month) + sum(workload.gets_per_month)
     asked = objects * KMS_SHARE
     usd = prices["kms-key"].of(1) + prices["kms-request"].of(asked)
-    return [Item("key", usd, f"1 key, {_m(asked)} requests: {KMS_SHARE:.0%} of those for objects")]
-
-
-def _copies_out(workload: Workload) -> int:
-    """How often each byte is read: by the pipeline, and by each reader."""
-    return workload.hops - 1 + workload.readers
-
-
-def _kinesis_bytes_per_s(workload: Workload) -> float:
-    """As on-demand streams bill them, over all the month: whole KB a record."""
-    records, size = _records(workload)
-    return records / SECONDS_PER_MONTH * math.ceil(size / KINESIS_ROUNDING_BYTES) * KINESIS_ROUNDING_BYTES
-
-
-def _records(workload: Workload) -> tuple[float, float]:
-    """How many Kinesis records carry the messages of a month, and the size of each in bytes."""
-    together = max(1.0, workload.messages_per_commit) if workload.packed else 1.0
-    fitting = max(1.0, KINESIS_RECORD_BYTES / workload.message_bytes)
-    messages = min(together, fitting)
-    return workload.messages_per_month / messages, messages * workload.message_bytes
+    return [Item("key", usd, f"1 key, {millions_text(asked)} requests: {KMS_SHARE:.0%} of those for objects")]
 
 
 def _shards(workload: Workload, messages_per_s: float, *, readers: int) -> int:
-    """Of one stream: for what comes in, for the number of records, and for what all readers together get out."""
+    """Return the shards of one stream: for the bytes in, the number of records, and the bytes out to all readers."""
     bytes_per_s = messages_per_s * workload.message_bytes
     needed = [bytes_per_s / KINESIS_SHARD_IN_BYTES_PER_S, bytes_per_s * readers / KINESIS_SHARD_OUT_BYTES_PER_S]
     if not workload.packed:
@@ -417,53 +388,10 @@ def _shards(workload: Workload, messages_per_s: float, *, readers: int) -> int:
     return max(1, math.ceil(max(needed)))
 
 
-def _queue(what: str, workload: Workload, queues: int, copies: int, prices: Prices) -> list[Item]:
-    """Queues through which each message goes so many times: sent, received and deleted in batches."""
-    if not queues:
-        return []
-    batch = max(1.0, min(SQS_BATCH, SQS_BATCH_BYTES // workload.message_bytes, workload.messages_per_commit))
-    chunks = max(1, math.ceil(batch * workload.message_bytes / SQS_CHUNK_BYTES))
-    moved = workload.messages_per_month * copies / batch * (2 * chunks + 1)
-    waiting = queues * SQS_IDLE_RECEIVES_PER_S * SECONDS_PER_MONTH
-    how = f"{_m(moved)} requests, {batch:g} messages a batch sent, received, deleted; {_m(waiting)} empty ones"
-    return [Item(f"queues: {what}", prices["sqs-request"].of(moved + waiting), how)]
-
-
 def _consumer(workload: Workload, prices: Prices) -> Item:
-    """A function that does to each batch what the pipeline does: each tenth of a second, or for 1,000 messages."""
+    """Return the item of a function instead of the pipeline: a run each tenth of a second, or for 1,000 messages."""
     per_s = min(workload.messages_per_s, max(10.0, workload.messages_per_s / 1000))
     invocations = per_s * workload.active * SECONDS_PER_MONTH
-    return _function("consumer", invocations, 0.02, FUNCTION_GB, prices, more_s=workload.messages_per_month * MESSAGE_S)
-
-
-def _function(
-    name: str, invocations: float, each_s: float, memory_gb: float, prices: Prices, *, more_s: float = 0.0
-) -> Item:
-    """Runs of so many seconds each, and seconds that depend on what there is to do in them."""
-    usd = cost.lambda_usd(invocations, (invocations * each_s + more_s) * memory_gb, prices=prices)
-    more = f" + {_m(more_s)} s" if more_s else ""
-    return Item(name, usd, f"Lambda: {_m(invocations)} runs x {each_s:g} s{more}, {memory_gb:g} GB")
-
-
-def _s3(name: str, counts: dict[str, float], s3: cost.S3Prices) -> Item:
-    write, read = s3.write_usd_per_1000 * 1000, s3.read_usd_per_1000 * 1000
-    parts = [f"{_m(n)} {kind} x {write if kind in cost.WRITES else read:g} USD/M" for kind, n in counts.items()]
-    return Item(name, cost.requests_usd(counts, s3), f"{' + '.join(parts)} ({s3.name})")
-
-
-def _hours(name: str, what: str, count: float, row: str, prices: Prices) -> Item:
-    return cost.running(name, Compute(what, count * prices.usd(row)))[0]
-
-
-def _gb(name: str, size_bytes: float, row: str, prices: Prices) -> Item:
-    return cost.priced(name, size_bytes, prices.usd(row))
-
-
-def _millions(name: str, count: float, row: str, prices: Prices) -> Item:
-    price = prices[row]
-    return Item(name, price.of(count), f"{_m(count)} x {price.usd / price.per * 1e6:g} USD/M")
-
-
-def _m(count: float) -> str:
-    """A count in millions, or as it is if that is more readable."""
-    return f"{count / 1e6:,.1f} M" if count >= 1e5 else f"{count:,.0f}"
+    return function_item(
+        "consumer", invocations, 0.02, FUNCTION_GB, prices, more_s=workload.messages_per_month * MESSAGE_S
+    )

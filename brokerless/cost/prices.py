@@ -1,4 +1,4 @@
-"""What things cost a unit: the dated list in ``prices.json``, each row with its source, or a file that replaces it.
+"""Prices of units: the dated list in ``prices.json``, each row with its source, or a file that replaces it.
 
 A price that is missing, misspelt or negative would make a bill wrong without a sign, so a list is checked as a whole
 before anything is computed, and each row that cannot be used is named.
@@ -53,27 +53,27 @@ class Price:
 
     @property
     def usd(self) -> float:
-        """For ``per`` units of the first tier."""
+        """The price of ``per`` units of the first tier."""
         return self.tiers[0][1]
 
     def usd_text(self) -> str:
-        """The price; of tiers each one, with the number of units that it ends at."""
+        """The price as text; with tiers, each one with the number of units at which it ends."""
         texts = [f"{usd:.10f}".rstrip("0").rstrip(".") for _, usd in self.tiers]
         ends = [f" up to {end:,.0f}" for end, _ in self.tiers[:-1]]
         return "; ".join(text + end for text, end in zip(texts, [*ends, " beyond" if ends else ""], strict=True))
 
     def for_text(self) -> str:
-        """What is paid for: ``1,000 x GET``."""
+        """Return the unit as text: ``1,000 x GET``."""
         return self.unit if self.per == 1 else f"{self.per:,.0f} x {self.unit}"
 
     def of(self, units: float) -> float:
-        """USD for so many units in one month."""
+        """Return the price of units in one month, in USD."""
         return tiered(units, self.tiers) / self.per
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What somebody else says that something costs, for one workload. Quoted, never computed with.
+    """A published claim about a cost for one workload. It is quoted, and never used in a computation.
 
     Attributes:
         said: the claim in words.
@@ -105,7 +105,7 @@ class Prices:
     claims: tuple[Claim, ...] = ()
 
     def __getitem__(self, name: str) -> Price:
-        """The row.
+        """Return a row.
 
         Raises:
             ConfigError: there is none of this name.
@@ -116,11 +116,11 @@ class Prices:
             raise ConfigError(f"There is no price {name!r}{_meant(name, self.rows)}.") from None
 
     def usd(self, name: str) -> float:
-        """For as many units as the row is for, in the first tier."""
+        """Return the price of a row's units in the first tier."""
         return self[name].usd
 
     def to_dict(self) -> dict[str, Any]:
-        """As in a price file."""
+        """Return the prices in the form of a price file."""
         return {
             "as_of": self.as_of.isoformat(),
             "region": self.region,
@@ -130,7 +130,7 @@ class Prices:
 
 
 def tiered(units: float, tiers: Sequence[tuple[float, float]]) -> float:
-    """What so many units cost, each at the price of the tier it falls into; ``tiers`` as in ``Price``."""
+    """Return the cost of units, each at the price of its tier; ``tiers`` as in ``Price``."""
     usd = below = 0.0
     for up_to, each in tiers:
         usd += max(0.0, min(units, up_to) - below) * each
@@ -140,13 +140,13 @@ def tiered(units: float, tiers: Sequence[tuple[float, float]]) -> float:
 
 @cache
 def published() -> Prices:
-    """The list that comes with the package."""
+    """Return the list in the package."""
     text = resources.files("brokerless.cost").joinpath("prices.json").read_text(encoding="utf-8")
     return parse(text, "prices.json")
 
 
 def load(path: Path) -> Prices:
-    """The list in a file, which must have each row of the published one, and no other.
+    """Return the list in a file, which must have exactly the rows of the published one.
 
     With ``"others": "as published"`` beside its ``prices`` the file may leave rows out.
 
@@ -161,7 +161,7 @@ def load(path: Path) -> Prices:
 
 
 def parse(text: str, where: str, complete: Prices | None = None) -> Prices:
-    """The list in a text.
+    """Return the list in a text.
 
     Args:
         text: JSON like ``prices.json``.
@@ -206,7 +206,7 @@ def parse(text: str, where: str, complete: Prices | None = None) -> Prices:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of which no name comes twice; JSON's reader would silently take the last."""
+    """Return an object without repeated names; JSON's reader would silently use the last value."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]

@@ -1,20 +1,9 @@
-"""What a stream does in a month: from messages and settings to commits, requests, bytes and polls.
+"""Compute what a workload does in a month: commits, requests, bytes and polls, from messages and settings.
 
-The model, whose constants are those of the library or were measured by ``benchmarks``:
-
-* A commit is two PUTs: an object with the rows, and the log's entry.
-* A producer commits at most ``commits_per_s`` times a second (1 / ``linger_s``), never without a message, and more
-  often where a commit would grow beyond what a producer buffers.
-* A pipeline commits at most once each ``commit_interval_s``, in micro-batches at most ``BATCHES_PER_S`` times a second,
-  and never more often than its input.
-* Whoever reads a commit sends two GETs, for the entry and for the object, and asks for entries that are not there yet:
-  see ``polls_per_s``.
-
-Where the model is wrong it should be wrong against brokerless: nothing is compressed, no poll takes time, every
-producer commits as often as it may. Not in it: commits lost to another writer of the same partition, a GET and a PUT
-each.
-
-Standard library only.
+``docs/cost.md`` explains the model. Its constants are those of the library, or were measured by ``benchmarks``. Where
+the model is wrong it is wrong against brokerless: nothing is compressed, no poll takes time, every producer commits as
+often as it may. Excluded: commits lost to another writer of the same partition, a GET and a PUT each. Standard library
+only.
 """
 
 from __future__ import annotations
@@ -27,11 +16,12 @@ from brokerless.cost.bill import GLUE_WORKER_SIZE, SECONDS_PER_MONTH, StorageCla
 from brokerless.errors import ConfigError
 
 Engine = Literal["glue", "emr-serverless", "own", "none"]
-"""What runs the pipeline. Glue and EMR Serverless run micro-batches. ``own`` is a machine of one's own, in no bill,
-where it can run in real-time mode; ``none``: readers read what producers wrote."""
+"""The service that runs the pipeline, as the option ``--engine`` names it. Glue and EMR Serverless run micro-batches.
+``own`` is your own machine, which is not in the bill and can run real-time mode; ``none`` is no pipeline."""
 
 Door = Literal["library", "url", "sqs", "kinesis"]
-"""How messages come: from producers with the library, which pay for requests only, or through the ingest function."""
+"""The source of messages, as the option ``--door`` names it: producers with the library, which only pay for requests,
+or a service in front of the ingest function."""
 
 LINGER_S: Final = 0.1
 BATCH_ROWS: Final = 100_000
@@ -44,65 +34,65 @@ EARLY: Final = 0.8
 RETENTION_CHECK_S: Final = 5.0
 IDLE_POLL_S: Final = 0.25
 PIPELINE_IDLE_POLL_S: Final = 0.25
-"""How readers and pipelines look for the next entry: the consumer's and the Spark source's constants."""
+"""How readers and pipelines poll for the next entry: the constants of the consumer and the Spark source."""
 
 SHORTEST_GAP: Final = 0.9
 """The shortest of a reader's last eight gaps, as a share of their mean, where one writer keeps a table's rhythm.
 Measured at 10 commits a second: 2.3 polls a commit; this gives 3. With several writers no rhythm is counted on."""
 
 BATCHES_PER_S: Final = 6.5
-"""In micro-batches. Measured at 10,000 messages a second with an input of 20 commits a second; fewer at higher
+"""The rate of micro-batches. Measured at 10,000 messages a second with an input of 20 commits a second; fewer at higher
 rates."""
 
 REALTIME_COMMIT_S: Final = 0.1
-"""The real-time engine's default between two commits. It is taken to keep any interval that it is asked for."""
+"""The default interval of real-time mode. The model assumes that it reaches any interval that is asked for."""
 
 COMMIT_OVERHEAD_BYTES: Final = 1_350
 """The log's entry and the object's own header and footer. Measured: 450,000 messages took 8.18 MB in 900
 commits and 12.41 MB in some 4,050."""
 
 EXECUTOR_MESSAGES_PER_S: Final = 75_000
-"""What 2 vCPU of executors are counted on for: half of the 150,000 small messages a second that two cores did in the
+"""The assumed rate of executors with 2 vCPU: half of the 150,000 small messages a second that two cores reached in the
 benchmark, beside the load and the reader."""
 
 CANARY_EVERY_S: Final = 60.0
 SWEEP_EVERY_H: Final = 24.0
-"""Of maintenance, unless it is told otherwise."""
+"""The default interval of maintenance's garbage collection."""
 
 _SAME_S: Final = 1e-9  # ten times 0.01 is not quite 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Messages, who sends and reads them, and what they run on.
+    """A workload: messages, producers, readers and services. The fields have the names of the command's options.
 
     Attributes:
-        messages_per_s: of all producers and topics together, while messages come.
-        message_bytes: of one message.
-        hours_per_day: how long messages come each day. Whatever runs or polls does so all day.
-        topics: that producers write to. A pipeline makes one topic of them.
-        partitions: of each topic that producers write to; the pipeline's output has one.
-        producers: programs (or copies of the ingest function) that commit on their own.
-        commits_per_s: of each producer, at most.
-        door: how messages come in.
-        readers: of what comes out: the output, or all topics if there is no pipeline.
-        idle_poll_s: the longest time between two looks of a reader.
-        retention_days: how long messages are kept, in both topics.
-        engine: what runs the pipeline.
-        commit_interval_s: the least time between two of the pipeline's commits; None: the default of how it runs.
-        workers: how many, driver included; None: two up to 75,000 messages a second, and one more for each further
-            75,000 per 2 vCPU.
+        messages_per_s: the rate of all producers and topics together, while messages come.
+        message_bytes: the size of one message.
+        hours_per_day: how long messages come each day. Everything that runs or polls does so all day.
+        topics: the number of topics that producers write. A pipeline makes one topic of them.
+        partitions: the partitions of each topic that producers write; the pipeline's output has one.
+        producers: the number of programs (or instances of the ingest function) that commit.
+        commits_per_s: the highest rate of commits of each producer.
+        door: the source of messages.
+        readers: the number of readers of the output, or of all topics without a pipeline.
+        idle_poll_s: the longest time between two polls of a reader.
+        retention_days: how long messages are retained, in input and output.
+        engine: the service that runs the pipeline.
+        commit_interval_s: the least time between two of the pipeline's commits; None: the default.
+        workers: the number of workers with the driver; None: two up to 75,000 messages a second, and one more for each
+            further 75,000 per 2 vCPU.
         worker_type: their size, in Glue's terms; on EMR Serverless it stands for as many vCPU and GB.
-        storage_class: of the bucket.
-        kms: whether the bucket has a key of its own.
+        storage_class: the storage class of the bucket.
+        kms: whether the bucket has its own key.
         monitoring: whether metrics go to CloudWatch, with alarms and a dashboard.
         canary: whether a message is sent through the pipeline each minute.
         sweep_every_h: how often maintenance looks for orphaned objects, which lists all objects.
-        packed: whether producers put all that would be one commit here into one record of Kinesis, or each message
-            into one of its own. Of no meaning to the others, whose clients batch by themselves.
+        packed: whether producers of Kinesis put the messages of one commit into one record, or each message into its
+            own. It does not matter to the others, whose clients send batches.
 
     Raises:
-        ConfigError: a value that cannot be.
+        ConfigError: a value is invalid.
     """
 
     messages_per_s: float = 1000.0
@@ -145,7 +135,7 @@ class Workload:
             ("worker_type", tuple(GLUE_WORKER_SIZE)),
         ):
             if getattr(self, name) not in choices:
-                raise ConfigError(f"{name} is {getattr(self, name)!r}; use one of {', '.join(choices)}.")
+                raise ConfigError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}.")
         if self.commit_interval_s is not None:
             self._check("commit_interval_s", least=0.001, most=86_400)
         if self.workers is not None:
@@ -154,11 +144,11 @@ class Workload:
     def _check(self, name: str, *, least: float, most: float) -> None:
         value = getattr(self, name)
         if not (math.isfinite(value) and least <= value <= most):
-            raise ConfigError(f"{name} is {value:g}; use {least:g} to {most:,.0f}.")
+            raise ConfigError(f"{name} must be {least:g} to {most:,.0f}, got {value:g}.")
 
     @property
     def hops(self) -> int:
-        """1 from producers to readers, 2 with a pipeline in between."""
+        """The number of hops from producers to readers: 1, or 2 with a pipeline."""
         return 1 if self.engine == "none" else 2
 
     @property
@@ -168,38 +158,38 @@ class Workload:
 
     @property
     def messages_per_month(self) -> float:
-        """How many come."""
+        """The number of messages a month."""
         return self.messages_per_s * self.active * SECONDS_PER_MONTH
 
     @property
     def bytes_per_s(self) -> float:
-        """Of messages, while they come."""
+        """The bytes of messages a second, while messages come."""
         return self.messages_per_s * self.message_bytes
 
     @property
     def mean_bytes_per_s(self) -> float:
-        """Of messages, over all the month."""
+        """The bytes of messages a second, as a mean over the month."""
         return self.bytes_per_s * self.active
 
     @property
     def has_canary(self) -> bool:
-        """A canary needs a pipeline to sing in."""
+        """Whether there is a canary; it needs a pipeline."""
         return self.canary and self.hops > 1
 
     @property
     def commits_in_per_s(self) -> float:
-        """Of all producers, while messages come."""
+        """The commits of all producers a second, while messages come."""
         full = max(self.bytes_per_s / BATCH_BYTES, self.messages_per_s / BATCH_ROWS)
         return min(max(self.producers * self.commits_per_s, full), self.messages_per_s)
 
     @property
     def messages_per_commit(self) -> float:
-        """Of a producer; 0 if there are none."""
+        """The mean number of messages in a producer's commit; 0 if there are no messages."""
         return self.messages_per_s / self.commits_in_per_s if self.messages_per_s else 0.0
 
     @property
     def commits_out_per_s(self) -> float:
-        """Of the pipeline, while messages come; 0 without one."""
+        """The commits of the pipeline a second, while messages come; 0 without a pipeline."""
         if self.hops == 1:
             return 0.0
         realtime = self.engine == "own"
@@ -208,14 +198,14 @@ class Workload:
 
     @property
     def commits_per_month(self) -> tuple[float, float]:
-        """Of producers and of the pipeline, the canary's included."""
+        """The commits of producers and of the pipeline a month, with those of the canary."""
         canary = SECONDS_PER_MONTH / CANARY_EVERY_S if self.has_canary else 0.0
         active_s = self.active * SECONDS_PER_MONTH
         return self.commits_in_per_s * active_s + canary, self.commits_out_per_s * active_s + canary
 
     @property
     def worker_count(self) -> int:
-        """Workers of the pipeline, its driver included; 0 if Glue and EMR Serverless have no part in it."""
+        """The number of the pipeline's workers with its driver; 0 if it does not run on Glue or EMR Serverless."""
         if self.engine in {"own", "none"}:
             return 0
         if self.workers is not None:
@@ -225,24 +215,24 @@ class Workload:
 
     @property
     def input_tables(self) -> int:
-        """Tables that producers write."""
+        """The number of tables that producers write."""
         return self.topics * self.partitions
 
     @property
     def output_tables(self) -> int:
-        """Tables that the pipeline writes, its dead letters apart."""
+        """The number of tables that the pipeline writes, without dead letters."""
         return self.hops - 1
 
     @property
     def gets_per_month(self) -> tuple[float, float]:
-        """For entries and objects: of the pipeline, and of the readers."""
+        """The GETs of entries and objects a month: of the pipeline, and of the readers."""
         commits_in, commits_out = self.commits_per_month
         read = commits_out if self.hops > 1 else commits_in
         return 2 * commits_in if self.hops > 1 else 0.0, 2 * read * self.readers
 
     @property
     def polls_per_month(self) -> tuple[float, float]:
-        """For entries that are not there: of the pipeline, and of the readers."""
+        """The GETs of entries that do not exist yet: of the pipeline, and of the readers."""
         several = self.producers > self.input_tables
         share = 0.0 if several else SHORTEST_GAP
         if self.hops == 1:
@@ -253,7 +243,7 @@ class Workload:
         )
 
     def _polls(self, commits_per_s: float, tables: int, idle_max_s: float, share: float) -> float:
-        """Of one that reads all tables, between which commits are spread evenly; the canary's go to one of them."""
+        """Return the polls of one reader of all tables; commits are spread evenly, and the canary's go to one table."""
         canary = 1 / CANARY_EVERY_S if self.has_canary else 0.0
         flowing = polls_per_s(commits_per_s / tables, idle_max_s, shortest_gap=share) * tables
         idle = polls_per_s(canary, idle_max_s) + polls_per_s(0, idle_max_s) * (tables - 1)
@@ -261,27 +251,27 @@ class Workload:
 
     @property
     def stored_bytes(self) -> float:
-        """What is in the bucket after so many days: rows as they are, and each commit's overhead."""
+        """The bytes in the bucket after the retention: uncompressed rows, and each commit's overhead."""
         days_per_month = SECONDS_PER_MONTH / 86_400
         overhead = sum(self.commits_per_month) / days_per_month * COMMIT_OVERHEAD_BYTES
         return (self.mean_bytes_per_s * 86_400 * self.hops + overhead) * self.retention_days
 
     @property
     def stored_objects(self) -> float:
-        """How many of them hold messages."""
+        """The number of objects that hold messages."""
         return sum(self.commits_per_month) / (SECONDS_PER_MONTH / 86_400) * self.retention_days
 
 
 def polls_per_s(commits_per_s: float, idle_max_s: float, *, shortest_gap: float = SHORTEST_GAP) -> float:
-    """How often a reader of one table asks for an entry that is not there, with so many commits a second.
+    """Return how often a reader of one table asks for an entry that does not exist yet.
 
-    After an entry it waits four fifths of the shortest of the last gaps, ``idle_max_s`` at most; then it asks each 10
-    ms, and once a second has passed, in intervals that double up to ``idle_max_s``. At 10 commits a second that is 3 a
-    commit; without commits it is 1 / ``idle_max_s``, and a look at the checkpoint each 5 s.
+    After an entry it waits for four fifths of the shortest of the last gaps, ``idle_max_s`` at most; then it asks every
+    10 ms, and after a second in intervals that double up to ``idle_max_s``. At 10 commits a second that is 3 polls a
+    commit; without commits it is 1 / ``idle_max_s``, and a read of the checkpoint every 5 s.
 
     Args:
-        commits_per_s: to the table, on average.
-        idle_max_s: the reader's ceiling.
+        commits_per_s: the mean rate of commits to the table.
+        idle_max_s: the reader's longest interval.
         shortest_gap: the shortest of the last gaps as a share of their mean; 0 if commits have no rhythm.
     """
     ceiling = max(idle_max_s, POLL_S)

@@ -1,1 +1,1 @@
-"""What comes from outside: batches of queues and streams, HTTP requests, and their positions."""
+"""Messages from outside the library: batches of queues and streams, HTTP requests, and positions of sources."""

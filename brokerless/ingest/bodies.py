@@ -1,8 +1,8 @@
-"""The body of an HTTP request into rows: base64, gzip, JSON, JSON lines, CSV. Bounded before it is believed.
+"""Parse the body of an HTTP request into rows: base64, gzip, JSON, JSON lines and CSV, with limits.
 
-A body of a few kilobytes can unpack to gigabytes, so unpacking stops at the limit. Parsed JSON takes up to thirty times
-the memory of its text (``[[],[],...]``): a function with 512 MB holds what a limit of 6 MB, all that Lambda takes, lets
-through, and a limit above that for packed bodies needs more memory in proportion.
+A body of a few kilobytes can unpack to gigabytes, so unpacking stops at the limit. Parsed JSON needs up to thirty times
+the memory of its text (``[[],[],...]``): a function with 512 MB can hold the 6 MB that Lambda accepts, and a higher
+limit for packed bodies needs more memory in proportion.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from brokerless.columns.text import RowReader
 
 MAX_MESSAGES: Final = 100_000
-"""In one request: far more than fit into the 6 MB of a Lambda, but for columns that are hardly there."""
+"""The limit of one request: 6 MB, what Lambda accepts, hold fewer messages unless they are nearly empty."""
 
 _JSON: Final = frozenset({"application/json", "text/json"})
 _LINES: Final = frozenset(
@@ -35,7 +35,7 @@ _LINES: Final = frozenset(
 _CSV: Final = frozenset({"text/csv", "application/csv"})
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _GZIP: Final = 31  # zlib's window bits for data with a gzip header
-# Usually one. Each costs a copy of all that follow it, and an empty one has 20 bytes.
+# Usually one. Each costs a copy of all data after it, and an empty one has 20 bytes.
 _GZIP_MEMBERS: Final = 64
 # The default of the csv module is 128 KiB; a field is bounded by the body anyway.
 _FIELD_LIMIT: Final = 2**30
@@ -46,35 +46,36 @@ class BodyTooLarge(UsageError):
 
 
 class UnsupportedBody(UsageError):
-    """A content type or encoding that is not read."""
+    """The content type or encoding is not supported."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Rows, and where in the body each of them begins."""
+    """Rows, and the offset in the body at which each begins (JSON) or its line number."""
 
     rows: list[dict[str, Any]]
-    places: list[int]
+    offsets: list[int]
 
 
 def raw_body(body: str, *, base64_encoded: bool, encoding: str, max_bytes: int) -> bytes:
-    """The body's bytes, unpacked.
+    """Return the unpacked bytes of a body.
 
     Args:
-        body: as the event has it.
-        base64_encoded: likewise.
-        encoding: the header ``Content-Encoding``, or nothing.
+        body: the body as in the event.
+        base64_encoded: whether it is base64.
+        encoding: the header ``Content-Encoding``, or an empty string.
         max_bytes: the limit, packed and unpacked.
 
     Raises:
-        BodyTooLarge, UnsupportedBody: see there.
-        MessageError: not the base64 or gzip that it is said to be.
+        BodyTooLarge: the body is larger than the limit.
+        UnsupportedBody: the encoding is not supported.
+        MessageError: the body is not valid base64 or gzip.
     """
     try:
         data = base64.b64decode(body, validate=True) if base64_encoded else body.encode()
     except (binascii.Error, ValueError):
         raise MessageError(
-            "The body is not the base64 or UTF-8 text that it is said to be. Send it again as it is."
+            "The body is not valid base64 or UTF-8. Send it with the encoding that the request names."
         ) from None
     _check_size(len(data), max_bytes)
     match encoding.strip().lower():
@@ -82,26 +83,26 @@ def raw_body(body: str, *, base64_encoded: bool, encoding: str, max_bytes: int) 
             return data
         case "gzip" | "x-gzip":
             return _unpacked(data, max_bytes)
-    raise UnsupportedBody(f"The Content-Encoding {excerpt(encoding)} is not read. Use gzip, or none.")
+    raise UnsupportedBody(f"The Content-Encoding must be gzip or empty, got {excerpt(encoding)}.")
 
 
 def table_of(data: bytes, *, content_type: str, reader: RowReader) -> Table:
-    """The messages in a body, all of them checked.
+    """Return the messages of a body, checked against the topic's schema.
 
     Args:
-        data: see ``raw_body``.
+        data: from ``raw_body``.
         content_type: the header; without one the body is JSON.
-        reader: of the topic.
+        reader: the reader of the topic.
 
     Raises:
-        UnsupportedBody: another content type or character set.
-        MessageError, SchemaError: names the line and column, or the message, and why.
+        UnsupportedBody: the content type or character set is not supported.
+        MessageError, SchemaError: a message is invalid; the text has the line and column, and the reason.
     """
     kind, _, parameters = content_type.lower().partition(";")
     kind = kind.strip() or "application/json"
     charset = re.search(r"""charset\s*=\s*["']?([^\s;"']*)""", parameters)
     if charset and charset[1] not in {"utf-8", "utf8", "us-ascii"}:
-        raise UnsupportedBody(f"The character set {excerpt(charset[1])} is not read. Use UTF-8.")
+        raise UnsupportedBody(f"The character set must be UTF-8, got {excerpt(charset[1])}.")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -116,18 +117,18 @@ def table_of(data: bytes, *, content_type: str, reader: RowReader) -> Table:
         found = _csv(text, reader)
     else:
         raise UnsupportedBody(
-            f"The Content-Type {excerpt(kind)} is not read. Use application/json, application/x-ndjson or text/csv."
+            f"The Content-Type must be application/json, application/x-ndjson or text/csv, got {excerpt(kind)}."
         )
 
-    def place(row: int) -> str:
-        return _place(text, found.places[row]) if kind in _JSON else _line(found.places[row])
+    def location(row: int) -> str:
+        return _location(text, found.offsets[row]) if kind in _JSON else _line(found.offsets[row])
 
-    return reader.table(found.rows, place).select(list(reader.schema.names))
+    return reader.table(found.rows, location).select(list(reader.schema.names))
 
 
 def _check_size(size: int, max_bytes: int) -> None:
     if size > max_bytes:
-        raise BodyTooLarge(f"The body has more than {max_bytes} bytes. Send fewer messages at a time.")
+        raise BodyTooLarge(f"The body must have at most {max_bytes} bytes. Send fewer messages at a time.")
 
 
 def _unpacked(data: bytes, max_bytes: int) -> bytes:
@@ -145,12 +146,12 @@ def _unpacked(data: bytes, max_bytes: int) -> bytes:
                 raise MessageError("The gzip body ends too early. Send it again.")
             data = member.unused_data
     except zlib.error as error:
-        raise MessageError(f"The body is not gzip ({error}). Pack it, or leave Content-Encoding out.") from None
-    raise MessageError(f"The gzip body has more than {_GZIP_MEMBERS} parts. Pack it as one.")
+        raise MessageError(f"The body is not gzip ({error}). Pack it, or omit Content-Encoding.") from None
+    raise MessageError(f"The gzip body must have at most {_GZIP_MEMBERS} parts. Pack it as one.")
 
 
 def _json(text: str, reader: RowReader) -> _Found:
-    """One object, or an array of them; element by element, so that the first bad one ends it."""
+    """Parse one object or an array of them, element by element, so that parsing ends at the first invalid one."""
     found = _Found([], [])
     try:
         start = _skip(text, 0)
@@ -169,7 +170,7 @@ def _json(text: str, reader: RowReader) -> _Found:
 
 
 def _array(text: str, position: int, found: _Found, reader: RowReader) -> int:
-    """Reads the elements of an array; returns where the text goes on behind it."""
+    """Parse the elements of an array and return the offset after it."""
     position = _skip(text, position)
     if text[position : position + 1] == "]":
         return position + 1
@@ -189,8 +190,8 @@ def _checked(reader: RowReader, text: str, value: object, begin: int) -> dict[st
     try:
         return reader.check(value, place="")
     except UsageError:
-        # Only now: to count the lines before each of many messages would take for ever.
-        return reader.check(value, place=_place(text, begin), text=text[begin : begin + 500])
+        # Only for an error: counting the lines before each of many messages would be slow.
+        return reader.check(value, place=_location(text, begin), text=text[begin : begin + 500])
 
 
 def _value(text: str, position: int) -> tuple[object, int]:
@@ -205,7 +206,7 @@ def _value(text: str, position: int) -> tuple[object, int]:
 
 def _lines(text: str, reader: RowReader) -> _Found:
     found = _Found([], [])
-    # Not splitlines(): it also cuts at U+2028 and the like, which JSON text may hold as they are.
+    # Not splitlines(): it also splits at U+2028 and similar characters, which JSON text may contain.
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             _add(found, reader.parse(line, place=_line(number)), number)
@@ -221,33 +222,35 @@ def _csv(text: str, reader: RowReader) -> _Found:
         for fields in lines:
             if not fields:
                 continue
-            place = _line(lines.line_num)
+            location = _line(lines.line_num)
             if not header:
                 header = [name.strip() for name in fields]
-                reader.check_names(header, place=place)
+                reader.check_names(header, place=location)
                 if len(set(header)) < len(header):
-                    raise MessageError(f"{place}: the header names a column twice. Name each once.")
+                    raise MessageError(f"{location}: the header names a column twice. Name each once.")
                 continue
             if len(fields) != len(header):
                 raise MessageError(
-                    f"{place} has {len(fields)} fields, but the header has {len(header)}. Quote fields with commas."
+                    f"{location} has {len(fields)} fields, but the header has {len(header)}. Quote fields with commas."
                 )
-            row = reader.from_texts(dict(zip(header, fields, strict=True)), place=place)
+            row = reader.from_texts(dict(zip(header, fields, strict=True)), place=location)
             _add(found, row, lines.line_num)
     except csv.Error as error:
         raise MessageError(
             f"{_line(lines.line_num)} is not CSV: {error}. Quote fields, and double the quotes in them."
         ) from None
     if not header:
-        raise MessageError(f"The CSV has no header. Begin with a line of the columns: {','.join(reader.schema.names)}.")
+        raise MessageError(
+            f"The CSV has no header. The first line must have the columns: {','.join(reader.schema.names)}."
+        )
     return found
 
 
-def _add(found: _Found, row: dict[str, Any], place: int) -> None:
+def _add(found: _Found, row: dict[str, Any], offset: int) -> None:
     if len(found.rows) == MAX_MESSAGES:
-        raise BodyTooLarge(f"More than {MAX_MESSAGES} messages. Send fewer at a time.")
+        raise BodyTooLarge(f"A request must have at most {MAX_MESSAGES} messages. Send fewer at a time.")
     found.rows.append(row)
-    found.places.append(place)
+    found.offsets.append(offset)
 
 
 def _skip(text: str, position: int) -> int:
@@ -255,7 +258,7 @@ def _skip(text: str, position: int) -> int:
     return position if match is None else match.end()
 
 
-def _place(text: str, position: int) -> str:
+def _location(text: str, position: int) -> str:
     line = text.count("\n", 0, position) + 1
     return f"Line {line}, column {position - text.rfind(chr(10), 0, position)}"
 

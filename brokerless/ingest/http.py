@@ -1,26 +1,23 @@
-"""HTTP requests with messages: all of a request is committed, or nothing.
+"""Commit the messages of HTTP requests: either all messages of a request, or none.
 
 ======  ========================================================================================================
-answer  when
+status  when
 ======  ========================================================================================================
 200     committed; the body has the acknowledgements: topic, partition, first and last offset
-400     the body cannot be read, a message does not fit the topic, or a header is wrong; says where and why
+400     the body cannot be read, a message does not fit the topic, or a header is invalid; names the line
 403     the topic is not one of those that are allowed
-404     there is no such path, or the allowed topic does not exist
+404     the path or the allowed topic does not exist
 405     not a POST
-413     too large, also after it was unpacked, or too many messages
-415     another content type, character set or encoding
-429     other writers were faster until the deadline; nothing was written
-503     the store failed or did not say what happened; ``unknown`` tells whether the messages may still appear
+413     the body is too large, packed or unpacked, or has too many messages
+415     the content type, character set or encoding is not supported
+429     other writers won each commit until the deadline; nothing was written
+503     the store failed or did not respond; ``unknown`` says whether the messages may still appear
 ======  ========================================================================================================
 
-``POST /topics/<topic>``, or ``POST /`` for the default topic. A client that repeats a request after 503 or a lost
-answer writes its messages twice, unless it says who it is and which request this is: ``Producer-Id`` (a lasting name)
-and ``Producer-Sequence`` (0 or more, growing). It then sends one request at a time, and the same request again until
-it is answered; what the log has already is acknowledged with ``duplicate``. Ids belong to the caller that was
-authenticated (``namespace_of``): nobody can use those of another caller, of a library's producer or of a pipeline.
-
-Refused messages are not kept: the client has them, and knows why.
+``POST /topics/<topic>``, or ``POST /`` for the default topic. A request that a client repeats after 503 or after a lost
+response is written twice, unless it has the headers ``Producer-Id`` (a permanent name) and ``Producer-Sequence`` (a
+growing number, from 0): then a repeated request is acknowledged with ``duplicate``. Ids belong to the authenticated
+caller (``namespace_of``). Rejected messages are not stored: the client has them, and the response has the reason.
 """
 
 from __future__ import annotations
@@ -56,25 +53,26 @@ if TYPE_CHECKING:
     from brokerless.ingest.batches import Routes
     from brokerless.metrics import Meter
     from brokerless.offsets import Ack
-    from brokerless.producer.pool import Producers
+    from brokerless.producer.pool import ProducerPool
 
 _PATH: Final = re.compile(r"/(?:topics/([^/]+)/?)?")
 _PRODUCER_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
-_EPOCH: Final = "epoch"  # in a name space, its sequences would look like an epoch, which outlives the topic
+_EPOCH: Final = "epoch"  # in a namespace, its sequences would be read as an epoch, which outlives the topic
 _MAX_CALLER: Final = 120
 _SEQUENCE: Final = re.compile(r"[0-9]{1,18}")
 _RETRY_AFTER: Final = {"Retry-After": "2"}
 
 
 @dataclass(frozen=True, slots=True)
-class Post:
-    """A request.
+class HttpRequest:
+    """One HTTP request.
 
     Attributes:
-        headers: names in small letters.
-        caller: who sends it, as AWS or another gate has found out, never as the sender says; empty if nobody asked.
-        body: as the event has it.
-        base64_encoded: whether ``body`` is.
+        headers: values by name in lower case.
+        body: as in the event.
+        base64_encoded: whether ``body`` is base64.
+        caller: the identity that AWS or another gateway authenticated, never what the sender claims; empty without
+            authentication.
     """
 
     method: str
@@ -86,36 +84,38 @@ class Post:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """The answer to a request; ``content`` is its body, to be written as JSON."""
+class HttpResponse:
+    """The response to a request. ``content`` is its body, to be encoded as JSON."""
 
     status: int
     content: dict[str, Any]
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-class _Refused(Exception):
+class HttpError(Exception):
+    """A request that is not committed, with its response."""
+
     def __init__(self, status: int, reason: str, headers: Mapping[str, str] | None = None, **more: Any) -> None:
         super().__init__(reason)
-        self.answer = Answer(status, {"error": reason, **more}, headers or {})
+        self.response = HttpResponse(status, {"error": reason, **more}, headers or {})
 
 
-class Posts:
-    """Answers requests. Keep it for as long as the process lives.
+class HttpIngest:
+    """Handles HTTP requests with messages. Create one a process: it uses the pool's opened producers.
 
     Args:
-        routes: where messages may go.
-        producers: of the topics.
-        max_bytes: of one body, packed and unpacked.
-        meter: counts what happened.
-        clock: measures how long it took.
+        routes: the allowed topics.
+        producers: the pool of the topics' producers.
+        max_bytes: the limit of one body, packed and unpacked.
+        meter: receives the counts and latencies.
+        clock: measures latencies.
     """
 
     def __init__(
         self,
         *,
         routes: Routes,
-        producers: Producers,
+        producers: ProducerPool,
         max_bytes: int,
         meter: Meter,
         clock: Clock = SYSTEM,
@@ -126,82 +126,82 @@ class Posts:
         self._meter = meter
         self._clock = clock
 
-    def answer(self, post: Post) -> Answer:
-        """Commits the request's messages, or says why not.
+    def handle(self, request: HttpRequest) -> HttpResponse:
+        """Commit the request's messages and return the response.
 
         Raises:
-            BrokerlessError: the function is set up wrongly (credentials, bucket), or the log is damaged; nothing
+            BrokerlessError: the function is configured wrongly (credentials, bucket), or the log is damaged; nothing
                 was written.
         """
         try:
-            topic = self._topic_of(post)
+            topic = self._topic_of(request)
             try:
-                return self._commit(topic, post)
-            except _Refused as refused:
-                if refused.answer.status in {400, 413, 415}:
+                return self._commit(topic, request)
+            except HttpError as error:
+                if error.response.status in {400, 413, 415}:
                     self._meter.add(metrics.REJECTED_MESSAGES, topic, 1)
                 raise
-        except _Refused as refused:
-            return refused.answer
+        except HttpError as error:
+            return error.response
 
-    def _topic_of(self, post: Post) -> str:
-        match = _PATH.fullmatch(post.path)
+    def _topic_of(self, request: HttpRequest) -> str:
+        match = _PATH.fullmatch(request.path)
         if match is None:
-            reason = f"There is nothing at {excerpt(post.path)}. Send messages to /topics/<topic>."
-            raise _Refused(404, reason)
+            raise HttpError(404, f"The path {excerpt(request.path)} does not exist. Send messages to /topics/<topic>.")
         topic = match[1] or self._routes.default
         if not topic:
-            reason = "There is no default topic. Send messages to /topics/<topic>."
-            raise _Refused(404, reason)
+            raise HttpError(404, "There is no default topic. Send messages to /topics/<topic>.")
         if topic not in self._routes.topics:
-            reason = f"The topic {excerpt(topic)} is not allowed here."
-            raise _Refused(403, reason)
-        if post.method != "POST":
-            reason = f"{excerpt(post.method)} is not possible here. Send messages by POST."
-            raise _Refused(405, reason, {"Allow": "POST"})
+            raise HttpError(403, f"The topic {excerpt(topic)} is not allowed here.")
+        if request.method != "POST":
+            raise HttpError(405, f"The method must be POST, got {excerpt(request.method)}.", {"Allow": "POST"})
         return topic
 
-    def _commit(self, topic: str, post: Post) -> Answer:
+    def _commit(self, topic: str, request: HttpRequest) -> HttpResponse:
         begun = self._clock.monotonic()
-        producer_id, sequence = _identity(post.headers)
+        producer_id, sequence = _identity(request.headers)
         try:
-            encoding = post.headers.get("content-encoding", "")
-            data = raw_body(post.body, base64_encoded=post.base64_encoded, encoding=encoding, max_bytes=self._max_bytes)
-            acks, conflicts = self._send(topic, data, post, producer_id, sequence)
+            encoding = request.headers.get("content-encoding", "")
+            data = raw_body(
+                request.body,
+                base64_encoded=request.base64_encoded,
+                encoding=encoding,
+                max_bytes=self._max_bytes,
+            )
+            acks, conflicts = self._send(topic, data, request, producer_id, sequence)
         except BodyTooLarge as error:
-            raise _Refused(413, str(error)) from error
+            raise HttpError(413, str(error)) from error
         except UnsupportedBody as error:
-            raise _Refused(415, str(error)) from error
+            raise HttpError(415, str(error)) from error
         except (MessageError, SchemaError) as error:
-            raise _Refused(400, str(error)) from error
+            raise HttpError(400, str(error)) from error
         except (TopicNotFound, TopicDeleted) as error:
             self._producers.forget(topic)
-            reason = f"The topic {topic!r} does not exist."
-            raise _Refused(404, reason) from error
+            raise HttpError(404, f"The topic {topic!r} does not exist.") from error
         except (DeliveryFailed, ProducerFenced, StoreUnavailable, TopicChanged) as error:
             raise _unavailable(error) from error
         except UsageError as error:
             if type(error) is not UsageError:
-                raise  # the operator's, such as settings
-            raise _Refused(400, str(error)) from error  # a sequence that goes back
+                raise  # an error of the operator, such as invalid settings
+            raise HttpError(400, str(error)) from error  # a sequence that goes back
         if rows := sum(ack.rows for ack in acks if not ack.duplicate):
             self._meter.add(metrics.PRODUCED_MESSAGES, topic, rows)
             self._meter.observe(metrics.PRODUCE_LATENCY, topic, self._clock.monotonic() - begun)
         if conflicts:
             self._meter.add(metrics.COMMIT_CONFLICTS, topic, conflicts)
-        return Answer(200, {"acks": [_ack(ack) for ack in acks]})
+        return HttpResponse(200, {"acks": [_ack(ack) for ack in acks]})
 
     def _send(
-        self, topic: str, data: bytes, post: Post, producer_id: str | None, sequence: int | None
+        self, topic: str, data: bytes, request: HttpRequest, producer_id: str | None, sequence: int | None
     ) -> tuple[tuple[Ack, ...], int]:
-        namespace = None if producer_id is None else namespace_of(post.caller)
+        namespace = None if producer_id is None else namespace_of(request.caller)
 
         def attempt() -> tuple[tuple[Ack, ...], int]:
             producer = self._producers.get(topic, producer_id, namespace=namespace)
             before = producer.conflicts
             try:
                 reader = RowReader(topic, producer.schema)
-                table = table_of(data, content_type=post.headers.get("content-type", ""), reader=reader)
+                table = table_of(data, content_type=request.headers.get("content-type", ""), reader=reader)
                 return producer.send(table, sequence=sequence), producer.conflicts - before
             except (MessageError, SchemaError):
                 producer.confirm()  # the topic may have other columns by now
@@ -210,18 +210,18 @@ class Posts:
         try:
             return attempt()
         except TopicChanged:
-            self._producers.forget(topic)  # all of them hold the old one
+            self._producers.forget(topic)  # all of them opened the old topic
         except ProducerFenced:
-            # Another copy of this function answered the client's last request, and has its id since then.
+            # Another instance of this function handled the client's last request, and owns its id since then.
             self._producers.forget(topic, producer_id, namespace=namespace)
         return attempt()  # nothing was written
 
 
 def namespace_of(caller: str) -> str:
-    """Where the producer ids of a caller live: apart from those of the library, of pipelines and of other callers.
+    """Return the namespace of a caller's producer ids: separate from the library, pipelines and other callers.
 
-    Letters, digits, '.', '_' and '-' stay, other characters are escaped with '%'. What is too long is cut, with a hash
-    behind '~', which no escaped name has.
+    Letters, digits, '.', '_' and '-' are unchanged; other characters are escaped with '%'. A name that is too long is
+    cut and gets a hash after '~', a character that no escaped name has.
     """
     name = quote(caller, safe="").replace("~", "%7E")
     if len(name) > _MAX_CALLER:
@@ -234,40 +234,46 @@ def _identity(headers: Mapping[str, str]) -> tuple[str | None, int | None]:
     if producer_id is None and sequence is None:
         return None, None
     if producer_id is None or sequence is None:
-        reason = "Producer-Id and Producer-Sequence belong together. Send both, or none."
-        raise _Refused(400, reason)
+        raise HttpError(400, "Producer-Id and Producer-Sequence must be sent together. Send both headers, or neither.")
     if not _PRODUCER_ID.fullmatch(producer_id) or producer_id == _EPOCH:
         reason = (
-            f"Producer-Id {excerpt(producer_id)} must be 1 to 200 letters, digits, '.', '_' or '-', not '{_EPOCH}'."
+            f"Producer-Id must be 1 to 200 letters, digits, '.', '_' or '-', and not '{_EPOCH}', "
+            f"got {excerpt(producer_id)}."
         )
-        raise _Refused(400, reason)
+        raise HttpError(400, reason)
     if not _SEQUENCE.fullmatch(sequence):
-        reason = f"Producer-Sequence {excerpt(sequence)} must be a number of at most 18 digits."
-        raise _Refused(400, reason)
+        raise HttpError(400, f"Producer-Sequence must be a number of at most 18 digits, got {excerpt(sequence)}.")
     return producer_id, int(sequence)
 
 
-def _unavailable(error: BrokerlessError) -> _Refused:
+def _unavailable(error: BrokerlessError) -> HttpError:
     cause = error.__cause__ if isinstance(error, DeliveryFailed) else error
     if isinstance(cause, NotCommitted):
-        reason = "Too many writers at once; nothing was written. Send the request again."
-        return _Refused(429, reason, _RETRY_AFTER, unknown=False)
+        return _retry(429, "Too many writers commit at the same time; nothing was written. Send the request again.")
     if isinstance(cause, ProducerFenced):
-        reason = "Another request with this Producer-Id is under way; nothing was written. Send one at a time."
-        return _Refused(503, reason, _RETRY_AFTER, unknown=False)
-    if isinstance(cause, TopicChanged):
-        reason = "The topic was changed or created again meanwhile; nothing was written. Send the request again."
-        return _Refused(503, reason, _RETRY_AFTER, unknown=False)
-    if isinstance(cause, CommitUnknown):
-        reason = (
-            "The store did not say whether the messages were committed: they may still appear. Send the same request "
-            "again; without Producer-Id and Producer-Sequence they can then be there twice."
+        return _retry(
+            503,
+            "A request with this Producer-Id is being processed; nothing was written. Send one request at a time.",
         )
-        return _Refused(503, reason, _RETRY_AFTER, unknown=True)
+    if isinstance(cause, TopicChanged):
+        return _retry(
+            503,
+            "The topic changed during the request; nothing was written. Send the request again.",
+        )
+    if isinstance(cause, CommitUnknown):
+        return _retry(
+            503,
+            "The store did not respond, so the messages may or may not be committed. Send the same request again; "
+            "without Producer-Id and Producer-Sequence it can be written twice.",
+            unknown=True,
+        )
     if isinstance(cause, StoreUnavailable):
-        reason = "The store does not answer; nothing was written. Send the request again."
-        return _Refused(503, reason, _RETRY_AFTER, unknown=False)
+        return _retry(503, "The store does not respond; nothing was written. Send the request again.")
     raise error
+
+
+def _retry(status: int, reason: str, *, unknown: bool = False) -> HttpError:
+    return HttpError(status, reason, _RETRY_AFTER, unknown=unknown)
 
 
 def _ack(ack: Ack) -> dict[str, Any]:

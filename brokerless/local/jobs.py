@@ -1,4 +1,4 @@
-"""Pipelines on this machine: the same scripts as on Glue and EMR Serverless, each in a child process."""
+"""Pipelines on this machine, each in a child process: files of users, and the example that Glue runs, too."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, Literal
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from brokerless.errors import ConfigError
 
@@ -19,31 +19,36 @@ if TYPE_CHECKING:
 
     from brokerless.settings import Settings
 
-Job = Literal["timezone-etl"]
-
 _JVM_GRACE_S: Final = 1.0
 
-_SCRIPTS: Final[Mapping[str, str]] = {"timezone-etl": "timezone_etl.py"}
 
+def job_script(job: str) -> Path:
+    """Return the file of a pipeline: the path that is given, or the file of that name in ``glue_jobs``.
 
-def job_script(job: Job) -> Path:
-    """Return the path of the job's script in the installed ``glue_jobs``, without importing it (that would load Spark).
+    It imports nothing of it: that would load Spark.
+
+    Args:
+        job: a path, or the name of an installed example such as ``timezone-etl``.
 
     Raises:
-        ConfigError: the job is not installed.
+        ConfigError: it is neither.
     """
+    path = Path(job)
+    if path.is_file():
+        return path.absolute()
     found = importlib.util.find_spec("glue_jobs")
-    for folder in (found.submodule_search_locations or ()) if found is not None else ():
-        script = Path(folder) / _SCRIPTS[job]
-        if script.is_file():
-            return script
+    folders = [Path(folder) for folder in (found.submodule_search_locations or ())] if found else []
+    scripts = {file.stem.replace("_", "-"): file for folder in folders for file in sorted(folder.glob("[!_]*.py"))}
+    if job in scripts:
+        return scripts[job]
     raise ConfigError(
-        f"The job {job!r} is not installed for {sys.executable}. Reinstall it: pip install 'brokerless[spark]'."
+        f"There is no file {job!r} in {Path.cwd()}, and no example of that name; examples are: "
+        f"{', '.join(scripts) or 'none'}. Begin a pipeline of your own with 'brokerless new pipeline NAME'."
     )
 
 
-def check_job(job: Job, environ: Mapping[str, str] = os.environ) -> Path:
-    """Check that a job can run on this machine, and return the ``JAVA_HOME`` for it.
+def check_job(job: str, environ: Mapping[str, str] = os.environ) -> Path:
+    """Makes sure that a job can run here; returns the ``JAVA_HOME`` for it.
 
     Raises:
         ConfigError: the job or pyspark is not installed, or there is no supported Java. It is found here, before a
@@ -61,19 +66,19 @@ def check_job(job: Job, environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def start_job(
-    job: Job,
+    job: str,
     settings: Settings,
     arguments: Sequence[str] = (),
     *,
     stdout: int | IO[Any] | None = None,
     stderr: int | IO[Any] | None = None,
 ) -> subprocess.Popen[str]:
-    """Start a job and return its process. It receives no signals of the terminal; the caller stops it.
+    """Start a pipeline in a child process. It gets no signal of the terminal: its starter decides when it stops.
 
     Args:
-        job: the job's name.
-        settings: passed on in the environment.
-        arguments: the arguments of the script.
+        job: which, as for ``job_script``.
+        settings: handed on by environment.
+        arguments: of the job, such as ``--once``; ``brokerless.spark.job`` lists them.
         stdout: as for ``subprocess.Popen``.
         stderr: as for ``subprocess.Popen``.
 
@@ -86,7 +91,8 @@ def start_job(
         "JAVA_HOME": str(check_job(job)),
         "PYTHONUNBUFFERED": "1",  # so that progress is visible at once, also through a pipe
     }
-    command = [sys.executable, str(job_script(job)), *arguments]
+    # -P: what lies in the working directory is not what the library or Python itself means to import.
+    command = [sys.executable, "-P", "-m", "brokerless.spark", str(job_script(job)), *arguments]
     return subprocess.Popen(
         command,
         env=environ,

@@ -74,9 +74,11 @@ def commit_table(
         # We slept between upload and commit, so long that maintenance may have taken the object for an orphan. Both
         # clocks: the monotonic one stands still while a machine sleeps, the wall clock can be set back.
         waited_s = max(clock.monotonic() - uploaded_s, (clock.time_us() - uploaded_us) / 1e6)
+        # guard: an object that waited long for its commit is put again
         if waited_s > UPLOAD_VALID_S:
             put_again(log.store, log.table, {name: data}, clock=clock)
 
+    # guard: the object goes before its entry
     log.store.put(path, data, within_s=timeout_s)
     left_s = max(uploaded_s + timeout_s - clock.monotonic(), 0.0)
     add = Add(name, len(data), table.num_rows, uploaded_us // 1000)

@@ -101,6 +101,12 @@ _LEAST_S: Final = 0.25  # a request in doubt gets one look even when the time is
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 _WINDOW: Final = 16  # entries read at once when catching up; more would only queue in the connection pool
+_FIRST_WINDOWS: Final = (1, 1, 2, 4, *[8] * 7)
+"""Before that, for the first 64 entries. Two single reads: whoever keeps up meets the head at once. And what is asked
+for behind the head is asked for in vain, so a short log is not read in large steps."""
+
+KEPT_ACTIONS: Final = 2_000
+"""What an opening hands on to the reader of a log (``DeltaLog.open``), in files, txns and entries: about 2 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,8 +235,7 @@ class DeltaLog:
             except LogDamaged as error:
                 return error
 
-        # Two single reads first: whoever keeps up meets the head at once, and absent entries cost requests too.
-        for window in chain((1, 1, 2, 4, 8), repeat(_WINDOW)):
+        for window in chain(_FIRST_WINDOWS, repeat(_WINDOW)):
             versions = range(version, version + window)
             for entry in map(read, versions) if window == 1 else side_by_side(read, versions):
                 if entry is None:
@@ -245,10 +250,18 @@ class DeltaLog:
 
     @property
     def state(self) -> TableState:
-        """What is known of the table; loaded from the last checkpoint and the entries after it on first use.
+        """What is known of the table; read from the log on first use, see ``open``."""
+        return self.open()
+
+    def open(self, *, entries: list[Entry] | None = None) -> TableState:
+        """Read the last checkpoint and the entries after it, unless this handle has read them before.
 
         Entries that are missing or damaged are passed over and noted (``TableState.damage``): they hold back what is
         behind them, not a reader that begins later. Writers refuse such a log.
+
+        Args:
+            entries: takes up the first entries that were read, up to ``KEPT_ACTIONS``: a reader that begins there need
+                not ask for them again.
 
         Raises:
             TopicNotFound: there is no table.
@@ -258,7 +271,7 @@ class DeltaLog:
         with self._lock:
             if self._state is None:
                 looked = self._now()
-                state = self.load(strict=False)
+                state = self.load(strict=False, entries=entries)
                 check_supported(state.protocol, state.metadata, table=self.uri)
                 if state.metadata.deleted:
                     raise TopicDeleted(f"{self.uri} was deleted. Create it again with 'brokerless topics create'.")
@@ -302,7 +315,51 @@ class DeltaLog:
         with self._lock:
             self._check_last()
 
-    def load(self, *, with_files: bool = False, strict: bool = True) -> TableState:
+    def check_recent(self) -> None:
+        """As ``check_same``, unless that was seen a moment ago (``RECHECK_S``)."""
+        with self._lock:
+            if self._is_older(self._looked, RECHECK_S):
+                self._check_last()
+
+    def copy(self) -> DeltaLog:
+        """Return a handle of its own on the same table, which begins with what this one knows. No request.
+
+        What readers and writers note about the log's end they must note for themselves, so each needs a handle.
+        """
+        with self._lock:
+            log = DeltaLog(self.store, self.table, clock=self._clock)
+            log._take_over(self)
+            return log
+
+    def catch_up(self, other: DeltaLog) -> bool:
+        """Take over what another handle has just read of the same table, in place of reading it again.
+
+        Returns:
+            False if the last entry that this handle knows is not the one in the log: lost, or in the place of another.
+            Then it takes over nothing and has to find out by itself, so that its writers hear of it. One GET tells.
+        """
+        if not self._lock.acquire(blocking=False):
+            return True  # a commit is under way, which catches up by itself
+        try:
+            known, newer = self.state, other.state
+            if newer.version == known.version:
+                return newer.digest == known.digest
+            entry = self.read(known.version)
+            if entry is None or entry.digest != known.digest:
+                return False
+            if newer.version > known.version and newer.damage is None:
+                self._take_over(other)
+            return True
+        finally:
+            self._lock.release()
+
+    def _take_over(self, other: DeltaLog) -> None:
+        state = other._state
+        self._state = None if state is None else replace(state, txns=dict(state.txns))
+        self._confirmed, self._looked, self._listed = other._confirmed, other._looked, other._listed
+        self._anchor, self._is_outdated = other._anchor, other._is_outdated
+
+    def load(self, *, with_files: bool = False, strict: bool = True, entries: list[Entry] | None = None) -> TableState:
         """Replays checkpoint and log anew, without any check of what it finds.
 
         Correct across checkpoints and log clean-up: txns and metadata that only a checkpoint still holds are found.
@@ -310,6 +367,7 @@ class DeltaLog:
         Args:
             with_files: also which files are live.
             strict: fail if an entry is missing or cannot be read, instead of noting it in ``TableState.damage``.
+            entries: as for ``open``.
 
         Raises:
             TopicNotFound: there is no table.
@@ -317,7 +375,7 @@ class DeltaLog:
         """
         for attempt in range(10):
             damages: list[StoreError] | None = None if strict else []
-            state = self._load(with_files, damages)
+            state = self._load(with_files, damages, entries)
             if state is not None:
                 state.damage = damages[0] if damages else None
                 return state
@@ -334,11 +392,13 @@ class DeltaLog:
             "behind it are not there. The log is damaged; restore it before anything writes to the table."
         )
 
-    def _load(self, with_files: bool, damages: list[StoreError] | None) -> TableState | None:
+    def _load(
+        self, with_files: bool, damages: list[StoreError] | None, entries: list[Entry] | None
+    ) -> TableState | None:
         """One try of ``load``; None if clean-up got in its way."""
         hint = self.checkpoint_version()
         state = None if hint is None else read_checkpoint(self.store, self.table, hint, with_files=with_files)
-        state, is_whole = self._replay(state, with_files, damages)
+        state, is_whole = self._replay(state, with_files, damages, entries)
         if state is not None:
             return state if is_whole else None
         # No checkpoint by the hint and no entry 0: cleaned up behind a lost hint, or no table at all.
@@ -346,7 +406,7 @@ class DeltaLog:
         for version in reversed(found.checkpoints):
             state = read_checkpoint(self.store, self.table, version, with_files=with_files)
             if state is not None:
-                state, is_whole = self._replay(state, with_files, damages)
+                state, is_whole = self._replay(state, with_files, damages, entries)
                 return state if is_whole else None
         if found.entries and not damages and self.store.exists(self.entry_path(0)):
             return None  # somebody has created the table since we asked for entry 0
@@ -356,20 +416,31 @@ class DeltaLog:
         raise TopicNotFound(f"There is no topic at {self.uri}. Create it with 'brokerless topics create'.")
 
     def _replay(
-        self, state: TableState | None, with_files: bool, damages: list[StoreError] | None
+        self,
+        state: TableState | None,
+        with_files: bool,
+        damages: list[StoreError] | None,
+        entries: list[Entry] | None,
     ) -> tuple[TableState | None, bool]:
         """The state after all entries, and whether the end was seen (or what is missing was noted)."""
         version = 0 if state is None else state.version + 1
+        actions = 0
+        if entries is not None:
+            entries.clear()
         while True:
             for entry in self.read_from(version, damages=damages):
                 state = replayed(state, entry, uri=self.uri, with_files=with_files)
                 version = entry.version + 1
+                actions += 1 + len(entry.adds) + len(entry.removes) + len(entry.txns)
+                if entries is not None and actions <= KEPT_ACTIONS:
+                    entries.append(entry)
                 if entry.table_id not in (None, state.metadata.id) and not self._begins(state.metadata):
                     return state, False  # the folder was removed and made again while it was read
             if state is None:
                 return None, True
             if damages and isinstance(damages[-1], LogDamaged):
                 version = max(version, damages[-1].version + 1)
+            # guard: a listing tells the end of a log from a hole
             following = self._behind(version)
             if following is None:
                 break
@@ -553,6 +624,7 @@ class DeltaLog:
         if not self._is_older(self._listed, FRESH_S):
             return
         self._listed = self._now()
+        # guard: a reader that waits makes sure that its table is there
         self.check_same()
         self.check_end(version)
 
@@ -732,6 +804,7 @@ class DeltaLog:
 
     def _write(self, group: list[_Request]) -> None:
         deadline = min(request.deadline for request in group)
+        # guard: a writer looks once a second whether its table is there
         if self._is_outdated or self._is_older(self._looked, RECHECK_S):
             self._check_last()
         self._look_again()
@@ -743,10 +816,12 @@ class DeltaLog:
             )
         commit_id = self._commit_id()
         conflicts = attempts = 0
+        # guard: known txns are compared before the first PUT
         group = self._unopposed(group, self._check_txns)
         self._turns.before(deadline)
         while group:
             version = state.version + 1
+            # guard: times do not go back
             timestamp = max(self._clock.time_us() // 1000, state.timestamp_ms)
             body = build_entry(
                 commit_id=commit_id,
@@ -776,10 +851,13 @@ class DeltaLog:
                     index += request.rows
                 return
             conflicts += 1
+            # guard: txns of the entry that came first are compared
             group = self._pass(rival, group)
             self._turns.after_loss(min((r.begun for r in group), default=0.0), deadline)
             # Others committed since we last looked: catch up with all of them before the next try.
+            # guard: every entry is read before the next version is tried
             for entry in self.read_from(state.version + 1):
+                # guard: txns of entries in between are compared
                 group = self._pass(entry, group)
                 if self._clock.monotonic() >= deadline:
                     break
@@ -833,16 +911,19 @@ class DeltaLog:
         while True:
             try:
                 begun = self._clock.monotonic()
+                # guard: the same bytes go to the same version again
                 outcome = self.store.put_if_absent(path, body, within_s=max(deadline - begun, _LEAST_S))
                 self._turns.put_took(self._clock.monotonic() - begun)
                 attempt += 1
                 if outcome == "created":
                     return None, attempt
+                # guard: a refused name is read, not believed
                 doubt = True  # 409 and 412 too: a proxy or a retry below us may have met our own first try
                 entry = self.read(version, within_s=max(deadline - self._clock.monotonic(), _LEAST_S))
             except (StoreError, UsageError) as error:
                 # The store refused or failed (credentials expire, too) while the fate of this entry is open: that is
                 # not "failed", and the caller must not remove the file that the entry may name.
+                # guard: an error of the store while in doubt is no failure
                 if doubt:
                     raise self._unknown(version, commit_id, error) from error
                 if attempt == 0:
@@ -852,9 +933,13 @@ class DeltaLog:
                 self._unresolved.add(commit_id)  # interrupted: should the entry turn up, it is no rival's
                 raise
             if entry is not None:
+                # guard: an entry with our commit id is ours
+                # guard: an entry with another commit id is not ours
                 return (None if entry.commit_id == commit_id else entry), attempt
+            # guard: at the deadline an open outcome is unknown
             if self._clock.monotonic() >= deadline:
                 raise self._unknown(version, commit_id, None)
+            # guard: an entry that is not there yet may still come
             self._clock.backoff(attempt, base_s=0.02)
 
     def _unknown(self, version: int, commit_id: str, error: Exception | None) -> CommitUnknown:
@@ -879,6 +964,7 @@ class DeltaLog:
     def _whole(self) -> TableState:
         """The state, if no entry is missing or damaged; what was may have been restored meanwhile."""
         state = self.state if self.state.damage is None else self._reload()
+        # guard: nobody writes to a log with a hole
         if state.damage is not None:
             raise state.damage
         return state
@@ -1059,7 +1145,10 @@ def shared(log: DeltaLog) -> DeltaLog:
         known = _shared.get(key)
         if known is None or known.outdated:
             _shared[key] = known = log
-        return known
+    if known is not log and not known.catch_up(log):
+        with _shared_lock:
+            _shared[key] = known = log
+    return known
 
 
 _shared: Final[WeakValueDictionary[tuple[int, int, int, str, str, str], DeltaLog]] = WeakValueDictionary()

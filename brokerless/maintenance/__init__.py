@@ -1,1 +1,1 @@
-"""Keeping tables in order: checkpoints, log clean-up and removal of orphaned objects."""
+"""Maintenance of tables: checkpoints, log clean-up and removal of orphaned objects."""

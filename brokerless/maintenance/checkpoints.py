@@ -1,11 +1,9 @@
-"""Writing checkpoints. delta-rs turns into Parquet what this kit has read, checked and added up.
+"""Write checkpoints with delta-rs, from a local copy of the log that this kit has read and checked.
 
-delta-rs alone reads each entry twice more from the store (to open the table, and for the checkpoint), at half a
-millisecond an entry: on a busy topic that was two thirds of what maintenance costs, and its bursts were the tail of the
-latency of everything beside it. And it takes an entry that was cut at the end of a line for one with fewer files. So it
-is given a table of two objects on the local disk: the last checkpoint as version 0, and all that came after it as
-version 1. What a checkpoint says does not depend on its version; its name does, and it gets the true one when it is
-uploaded.
+delta-rs alone reads each entry twice more from the store, at half a millisecond an entry, and takes an entry that was
+cut at the end of a line for one with fewer files. So it gets a table of two objects on the local disk: the last
+checkpoint as version 0, and everything after it as version 1. The content of a checkpoint does not depend on its
+version; the true version is in the name with which it is uploaded. ``docs/maintenance.md`` has the reasons.
 """
 
 from __future__ import annotations
@@ -37,12 +35,12 @@ _IDENTITY: Final = {
     "protocol": ("protocol", ""),
     "commitInfo": ("commitInfo", ""),
 }
-"""Which actions stand for the same thing, so that the later one counts (protocol, "Action Reconciliation"). Other kinds
-have no place in a checkpoint."""
+"""Which actions replace each other, so that only the last one counts (protocol, "Action Reconciliation"). A checkpoint
+has no other kinds."""
 
 
 class LogCopy:
-    """A store as ``DeltaLog.load`` reads it, which keeps a local copy of what was read of one table's log.
+    """A store for ``DeltaLog.load`` that makes a local copy of what is read of one table's log.
 
     Use as a context manager: ``DeltaLog(copy, table).load()``, then ``write_checkpoint`` with the version of the state.
     """
@@ -64,10 +62,10 @@ class LogCopy:
         self._folder.cleanup()
 
     def get(self, path: str, *, within_s: float | None = None) -> bytes:
-        """As ``Store.get``."""
+        """Read an object, as ``Store.get``."""
         name = path.removeprefix(self._log)
         if name == _HINT:
-            # Each try of a load begins here; what an earlier one read may be of a table that was there before.
+            # Each attempt of a load begins here; what an earlier attempt read may be of a deleted table.
             for copied in self._read.iterdir():
                 copied.unlink()
         data = self._store.get(path, within_s=within_s)
@@ -79,22 +77,22 @@ class LogCopy:
         return data
 
     def exists(self, path: str, *, within_s: float | None = None) -> bool:
-        """As ``Store.exists``."""
+        """Whether an object exists, as ``Store.exists``."""
         return self._store.exists(path, within_s=within_s)
 
     def list(self, prefix: str, *, after: str | None = None) -> Iterator[ObjectInfo]:
-        """As ``Store.list``."""
+        """List objects, as ``Store.list``."""
         return self._store.list(prefix, after=after)
 
     def write_checkpoint(self, version: int) -> None:
-        """Writes the checkpoint of the table as it was read, then the hint that names it.
+        """Write the checkpoint of the table as it was read, then the hint that names it.
 
         Args:
-            version: of the state that the load returned.
+            version: the version of the state that the load returned.
 
         Raises:
             ImportError: deltalake is not installed.
-            StoreError: delta-rs refused the table, or the store the objects.
+            StoreError: delta-rs could not read the table, or the store refused the objects.
         """
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
@@ -109,7 +107,7 @@ class LogCopy:
             (log / f"{local:020d}.json").write_bytes(merged(entry.read_bytes() for entry in entries))
             DeltaTable(str(table)).create_checkpoint()
             hint = json.loads((log / _HINT).read_bytes())
-            # One object: nothing that readers could find half of.
+            # One object, so that readers find all of it or nothing.
             data = (log / f"{local:020d}.checkpoint.parquet").read_bytes()
         except (DeltaError, OSError) as error:
             raise StoreError(str(error).splitlines()[0][:300]) from error
@@ -117,7 +115,7 @@ class LogCopy:
         self._store.put(f"{self._log}{_HINT}", json.dumps({**hint, "version": version}).encode())
 
     def _move_checkpoint(self, log: Path) -> int:
-        """Makes the checkpoint that was read the local version 0; returns its true version, -1 without one."""
+        """Move the checkpoint that was read to local version 0, and return its true version; -1 if there is none."""
         base = -1
         for path in sorted(self._read.iterdir()):
             if (match := _PART.fullmatch(path.name)) is not None:
@@ -127,7 +125,7 @@ class LogCopy:
 
 
 def merged(entries: Iterable[bytes]) -> bytes:
-    """One entry that says what these say one after the other, oldest first. They are whole and well-formed."""
+    """Return one entry with the result of these entries, oldest first. They are complete and well-formed."""
     latest: dict[tuple[str, str], dict[str, Any]] = {}
     for data in entries:
         for line in filter(bytes.strip, data.split(b"\n")):

@@ -15,7 +15,7 @@ MAX_KEPT: Final = 64
 """Ids of producers come from outside, as many as somebody likes. The one that was not used for longest is closed."""
 
 
-class Producers:
+class ProducerPool:
     """One producer for each topic, name space and producer id. For one thread.
 
     Args:

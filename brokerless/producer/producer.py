@@ -42,9 +42,7 @@ from brokerless.log.log import DEADLINE_S, TxnAdvanced, epoch_of, shared
 from brokerless.offsets import Ack
 from brokerless.producer.buffer import Buffer, Call
 from brokerless.producer.partitioner import partition_of
-from brokerless.settings import Settings
-from brokerless.store import open_store
-from brokerless.topics import describe_topic
+from brokerless.topics import open_topic, store_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,7 +51,9 @@ if TYPE_CHECKING:
 
     from brokerless.columns.records import Messages
     from brokerless.log.log import DeltaLog
+    from brokerless.settings import Settings
     from brokerless.store import Store
+    from brokerless.topics import Topic
 
 MAX_COMMIT_ROWS: Final = 1_000_000
 """A commit is never split by a reader, so its size bounds the smallest batch that every reader must hold."""
@@ -73,7 +73,7 @@ class Producer:
     """Writes messages to one topic. For threads of one process: after a fork, the child needs a producer of its own.
 
     Args:
-        topic: an existing topic.
+        topic: an existing topic, by its name or as it was opened (``describe_topic``).
         settings: where; read from the environment by default.
         producer_id: a name that outlives this process; enables exact restarts and fencing (see the module). Not of the
             form ``name:topic:partition`` (and a table id), which is for pipelines.
@@ -89,12 +89,12 @@ class Producer:
         clock: time, randomness and sleeping.
 
     Raises:
-        TopicNotFound, ConfigError, SchemaError: at once, before anything is written.
+        TopicNotFound, TopicChanged, ConfigError, SchemaError: at once, before anything is written.
     """
 
     def __init__(
         self,
-        topic: str,
+        topic: str | Topic,
         *,
         settings: Settings | None = None,
         producer_id: str | None = None,
@@ -126,17 +126,17 @@ class Producer:
         if producer_id is not None and namespace is not None:
             producer_id = f"{namespace}/{producer_id}"
         self._opened_in = os.getpid()
-        self._store = store or open_store(settings or Settings.load())
         self._clock = clock
-        about = describe_topic(self._store, topic, clock=clock)
-        self.topic = topic
+        about = open_topic(store_of(topic, settings, store), topic, clock=clock)
+        self.topic = about.name
         self.schema = about.schema
         self.partitions = about.partitions
         if partition is not None and (key is not None or not 0 <= partition < about.partitions):
             raise ConfigError(
-                f"Topic {topic!r} has the partitions 0 to {about.partitions - 1}; name one of them, or a key, not both."
+                f"Topic {about.name!r} has the partitions 0 to {about.partitions - 1}; name one of them, or a key, not "
+                "both."
             )
-        self._key = None if key is None else _key_column(about.schema.names, key, topic)
+        self._key = None if key is None else _key_column(about.schema.names, key, about.name)
         self._partition = partition
         self._timeout_s = delivery_timeout_s
         self._writers = [_PartitionWriter(shared(log), producer_id, clock) for log in about.logs]
@@ -222,10 +222,34 @@ class Producer:
         if not self._buffer.flush(timeout_s):
             raise TimeoutError(f"Messages for {self.topic!r} are still waiting after {timeout_s} s.")
 
-    def last_sequence(self, partition: int = 0) -> int | None:
-        """The last sequence of this producer id in the log: where a restarted producer goes on. None if there is none.
+    def claim(self) -> None:
+        """Take over the producer id now, in every partition that this producer may write to.
 
-        Takes the id over (an older owner is fenced).
+        An older producer that has the id is stopped. Without it, a producer takes over a partition when it first writes
+        to it. Whoever decides by ``last_sequence``
+        what to send claims first: until then the older producer may still write.
+
+        Raises:
+            UsageError: this producer has no ``producer_id``, or its process was forked from the one that opened it.
+            ProducerFenced: a younger producer has taken the id over from this one.
+            TopicDeleted, NotCommitted, CommitUnknown, StoreError: it could not be taken over everywhere.
+        """
+        refuse_copy(self._opened_in, "producer")
+        if self._writers[0].producer_id is None:
+            raise ConfigError("Only a producer with a producer_id can claim it.")
+        if self._fenced is not None:
+            raise self._fenced
+        for writer in self._writers if self._partition is None else [self._writers[self._partition]]:
+            writer.own(self._timeout_s)
+
+    def last_sequence(self, partition: int = 0) -> int | None:
+        """Return the last sequence of this producer id in the log, or None if there is none. Nothing is written.
+
+        A restarted producer goes on behind it. Call ``claim`` first where an older one may still be running.
+
+        Raises:
+            TopicChanged, TopicDeleted: the topic is not the one that was opened.
+            StoreError: the log could not be read.
         """
         refuse_copy(self._opened_in, "producer")
         return self._writers[partition].last_sequence()
@@ -352,6 +376,7 @@ class Producer:
         # An exact resend must meet its earlier self, so a sequence without a key has a fixed partition.
         turn = self._partition
         if turn is None:
+            # guard: an exact repetition goes to the same partition
             turn = self._turn() if sequence is None else sequence % self.partitions
         shares: dict[int, list[tuple[Call, Table, Sequence[int]]]] = {}
         for call in calls:
@@ -418,7 +443,7 @@ class _PartitionWriter:
         self.conflicts = 0
         self.log = log
         self._clock = clock
-        self._claiming = threading.Lock()  # ``last_sequence`` in another thread must not fence this producer
+        self._claiming = threading.Lock()  # ``claim`` in another thread must not fence this producer
         self._epoch: int | None = None
         self._used = -1  # the last sequence that this producer took, committed or not
         self._found = -1  # the last one in the log when this producer took over
@@ -428,7 +453,6 @@ class _PartitionWriter:
     def last_sequence(self) -> int | None:
         if self.producer_id is None:
             return None
-        self._own(DEADLINE_S)
         self.log.confirm()
         return self.log.txn(self.producer_id)
 
@@ -437,19 +461,23 @@ class _PartitionWriter:
         txns: dict[str, int] = {}
         expect: dict[str, int] = {}
         if self.producer_id is not None:
-            self._own(deadline - self._clock.monotonic())
+            self.own(deadline - self._clock.monotonic())
             known = self._known()
             if sequence is not None and known >= sequence:
                 # Not from memory: the topic that has this sequence may be gone by now.
+                # guard: the log is asked before a sequence is called a duplicate
                 self.log.confirm()
                 known = self._known()
+            # guard: a sequence that the log has is not written again
             if sequence is not None and known >= sequence:
                 self._check_sent(sequence)
                 self._remember(sequence)
                 return -1, 0, True
             number = max(self._used, known) + 1 if sequence is None else sequence
             self._used, self._trying = max(self._used, number), sequence
+            # guard: the sequence is in the commit of its messages
             txns = {self.producer_id: number}
+            # guard: the epoch is compared with the commit
             expect = {epoch_of(self.producer_id): self._epoch or 0}
         table = tables[0] if len(tables) == 1 else _concat(tables)
         try:
@@ -505,9 +533,11 @@ class _PartitionWriter:
             "this one writes nothing more. Give each producer its own id."
         )
 
-    def _own(self, within_s: float) -> None:
+    def own(self, within_s: float) -> None:
+        """Take over the producer id, unless this producer has done so."""
         with self._claiming:
             if self._epoch is None and self.producer_id is not None:
+                # guard: a producer claims its id in each partition
                 self._epoch = self.log.claim(self.producer_id, deadline_s=within_s)
                 known = self.log.txn(self.producer_id)
                 self._found = -1 if known is None else known

@@ -1,7 +1,9 @@
 """Topics in Spark Structured Streaming. The only part of the library that imports pyspark (with the jobs in glue_jobs).
 
-``read_stream`` and ``write_stream`` make an exactly-once pipeline; ``spark_session`` gives a session that is tuned for
-small batches. Names are loaded on first use, so that Java can be looked for without pyspark.
+``Pipeline`` (also ``brokerless.Pipeline``) is a pipeline, and ``dead_letter`` marks what it cannot process;
+``static_messages`` gives a test what a transform is given. Below that, ``read_stream`` and ``write_stream`` are the
+micro-batch engine, and ``spark_session`` gives a session that is tuned for small batches. Names are loaded on first
+use, so that Java can be looked for without pyspark.
 """
 
 from __future__ import annotations
@@ -10,32 +12,36 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from brokerless.spark.pipeline import dead_letter, ensure_dead_letters, read_stream, run
+    from brokerless.spark.pipeline import Pipeline, dead_letter
+    from brokerless.spark.reader import read_stream, static_messages
+    from brokerless.spark.runner import PipelineResult
     from brokerless.spark.session import register, spark_session, tune
     from brokerless.spark.sink import EXECUTOR_ROWS, Stream, write_stream
 
 __all__ = [
     "EXECUTOR_ROWS",
+    "Pipeline",
+    "PipelineResult",
     "Stream",
     "dead_letter",
-    "ensure_dead_letters",
     "read_stream",
     "register",
-    "run",
     "spark_session",
+    "static_messages",
     "tune",
     "write_stream",
 ]
 
 _HOME = {
     "EXECUTOR_ROWS": "sink",
+    "Pipeline": "pipeline",
+    "PipelineResult": "runner",
     "Stream": "sink",
     "dead_letter": "pipeline",
-    "ensure_dead_letters": "pipeline",
-    "read_stream": "pipeline",
+    "read_stream": "reader",
     "register": "session",
-    "run": "pipeline",
     "spark_session": "session",
+    "static_messages": "reader",
     "tune": "session",
     "write_stream": "sink",
 }

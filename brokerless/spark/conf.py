@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+Engine = Literal["auto", "realtime", "micro-batch", "delta"]
+"""How a pipeline runs: ``auto`` is ``realtime`` where Spark and the transform allow it, else ``micro-batch``; ``delta``
+is stock delta-spark, for stateful SQL and comparison."""
 
 STREAM_CONF: Final[Mapping[str, str]] = {
     # Adaptive planning does not help small batches.

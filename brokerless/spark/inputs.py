@@ -285,6 +285,7 @@ def first_position(store: Store, options: Mapping[str, str], output: Output) -> 
 def begin_in(log: DeltaLog, recorded: Callable[[DeltaLog], int | None], options: Mapping[str, str]) -> tuple[int, bool]:
     """Return the position in an input at which a run begins, and whether recorded progress was ignored for it."""
     try:
+        # guard: a restart begins after what the output records
         if (version := recorded(log)) is not None:
             return version, False
     except TopicChanged as error:

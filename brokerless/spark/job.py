@@ -1,64 +1,44 @@
-"""What every job file shares: arguments, wiring, start, and errors as exit codes.
+"""A pipeline as a job: its command line, and errors as exit codes.
 
-A job is its transform and its defaults; the same file runs on Glue 6.0, on EMR Serverless, under ``spark-submit`` and
-on a laptop.
+The same command line holds on Glue 6.0, on EMR Serverless, under ``spark-submit`` and for ``brokerless run``.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, get_args
 
 from brokerless.clock import duration_s
-from brokerless.errors import BrokerlessError, ConfigError, UsageError, on_the_way
+from brokerless.errors import BrokerlessError, ConfigError, UsageError
 from brokerless.settings import Settings
-from brokerless.spark import EXECUTOR_ROWS, ensure_dead_letters, read_stream, run, spark_session, write_stream
-from brokerless.spark.failures import lost_jvm_named, mistake_in_transform
-from brokerless.spark.pipeline import source_options
-from brokerless.spark.realtime.engine import COMMIT_INTERVAL_S, NotRealtimeError, start_realtime
+from brokerless.spark.conf import Engine
+from brokerless.spark.failures import mistake_in_transform
+from brokerless.spark.runner import RunOptions, run_pipeline
+from brokerless.spark.sink import EXECUTOR_ROWS
 from brokerless.spark.telemetry import PipelineMeter, published
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from pyspark.sql import DataFrame, SparkSession
+    from brokerless.spark.pipeline import Pipeline
 
-    from brokerless.spark.delta import DeltaStream
-    from brokerless.spark.realtime.engine import RealtimeStream
-    from brokerless.spark.sink import Stream
-
-    AnyStream = Stream | DeltaStream | RealtimeStream
-
-ENGINES: Final = ("auto", "realtime", "micro-batch", "delta")
+ENGINES: Final = get_args(Engine)
 
 
-def run_job(
-    transform: Callable[[DataFrame], DataFrame],
-    argv: Sequence[str] | None = None,
-    *,
-    name: str,
-    inputs: Sequence[str],
-    output: str,
-    description: str | None = None,
-) -> int:
-    """Runs a pipeline until it is stopped; with ``--once`` until nothing is left.
+def run_arguments(pipeline: Pipeline, argv: Sequence[str] | None = None) -> int:
+    """Run a pipeline until it is stopped, with ``--once`` until nothing is left; return the exit code.
 
     Args:
-        transform: from the inputs' messages (``read_stream``) to the output's columns (``write_stream``).
-        argv: the arguments; ``sys.argv`` by default. Unknown ones are ignored: Glue adds its own.
-        name: the pipeline's name unless ``--name`` gives another; its progress is kept under it.
-        inputs: topics, unless ``--inputs`` gives others.
-        output: topic, unless ``--output`` gives another.
-        description: for ``--help``.
+        pipeline: with the defaults for ``--name``, ``--inputs``, ``--output`` and ``--start``.
+        argv: the arguments; those of this process by default. Unknown ones are ignored: Glue adds its own.
 
     Returns:
-        The exit code: 0, 1 after an error, 2 if wrong usage kept it from starting; errors are named on standard error.
+        0, 1 after an error, or 2 if a mistake kept the pipeline from starting. Errors are named on standard error.
     """
-    args, _ = _parser(name, inputs, output, description).parse_known_args(argv)
+    args, _ = _parser(pipeline).parse_known_args(argv)
     try:
         settings = Settings.load(profile=args.profile, root=args.root)
         settings = replace(
@@ -66,15 +46,13 @@ def run_job(
         )
         if args.metrics_namespace and args.metrics_file:
             raise ConfigError("--metrics-namespace and --metrics-file exclude each other; give one of them.")
-        _say_mistakes_once()
-        stream, reason = _start(transform, settings, args)
-        meter = PipelineMeter(args.name, usd_per_hour=args.usd_per_hour)
-        where = {"namespace": args.metrics_namespace, "path": args.metrics_file, "region": settings.region}
-        with published(meter.meter, **where), on_the_way():
-            run(stream, once=args.once, as_json=args.json, meter=meter, reason=reason)
+        pipeline = replace(pipeline, name=args.name, inputs=args.inputs, output=args.output, start=args.start)
+        meter = PipelineMeter(pipeline.name, usd_per_hour=args.usd_per_hour)
+        sink = {"namespace": args.metrics_namespace, "path": args.metrics_file, "region": settings.region}
+        with published(meter.meter, **sink):
+            run_pipeline(pipeline, settings, _options(args), progress="json" if args.json else "text", meter=meter)
     except BrokerlessError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return 2 if isinstance(error, UsageError) and not error.on_the_way else 1
+        return report_error(error)
     except Exception as error:
         if (mistake := mistake_in_transform(error)) is None:
             raise
@@ -83,24 +61,38 @@ def run_job(
     return 0
 
 
-def _say_mistakes_once() -> None:
-    """Spark prints an error in a transform as JSON, too, before it raises it."""
-    with contextlib.suppress(ImportError):  # said below, by name
-        from pyspark.logger import PySparkLogger
-
-        for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
-            PySparkLogger.getLogger(name).disabled = True
+def report_error(error: BrokerlessError) -> int:
+    """Print an error by its name on standard error; return the exit code."""
+    print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    return 2 if isinstance(error, UsageError) and not error.on_the_way else 1
 
 
-def _parser(name: str, inputs: Sequence[str], output: str, description: str | None) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=description)
+def _options(args: argparse.Namespace) -> RunOptions:
+    return RunOptions(
+        once=args.once,
+        engine=args.engine,
+        commit_interval_s=args.interval if args.commit_interval is None else args.commit_interval,
+        create_output=args.create_output,
+        accept_new_input=args.accept_new_input,
+        accept_rewrites=args.accept_rewrites,
+        skip=tuple(args.skip),
+        executor_rows=args.executor_rows,
+    )
+
+
+def _parser(pipeline: Pipeline) -> argparse.ArgumentParser:
+    module = sys.modules.get(getattr(pipeline.transform, "__module__", ""))
+    parser = argparse.ArgumentParser(
+        description=module.__doc__ if module else None, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--root", help="where topics are (default: BROKERLESS_ROOT)")
     parser.add_argument("--profile", help="embedded, minio or aws (default: BROKERLESS_PROFILE)")
     parser.add_argument("--region", help="of AWS (default: AWS_REGION, which Glue does not set)")
-    parser.add_argument("--inputs", type=_names, default=list(inputs), help="input topics, comma-separated")
-    parser.add_argument("--output", default=output, help="output topic")
-    parser.add_argument("--name", default=name, help="the pipeline's name; its progress is kept under it")
-    parser.add_argument("--start", default="beginning", help="without progress: beginning, latest or a time")
+    parser.add_argument("--inputs", type=_names, default=pipeline.inputs, help="input topics, comma-separated")
+    parser.add_argument("--output", default=pipeline.output, help="output topic")
+    parser.add_argument("--create-output", action="store_true", help="create the output if it is missing")
+    parser.add_argument("--name", default=pipeline.name, help="the pipeline's name; its progress is kept under it")
+    parser.add_argument("--start", default=pipeline.start, help="without progress: beginning, latest or a time")
     parser.add_argument(
         "--engine",
         choices=ENGINES,
@@ -139,80 +131,3 @@ def _seconds(text: str) -> float:
         return duration_s(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-
-
-@lost_jvm_named()
-def _start(
-    transform: Callable[[DataFrame], DataFrame], settings: Settings, args: argparse.Namespace
-) -> tuple[AnyStream, str]:
-    """The running pipeline, and why it runs by that engine if nobody has asked for it."""
-    if args.commit_interval is None:
-        args.commit_interval = args.interval
-    if args.engine == "delta":
-        return _start_delta(transform, settings, args), ""
-    ensure_dead_letters(settings, args.output, args.inputs)
-    spark = spark_session(settings, name=args.name)
-    if args.engine == "micro-batch":
-        return _start_batches(spark, transform, settings, args), ""
-    try:
-        return _start_realtime(spark, transform, settings, args), ""
-    except NotRealtimeError as error:
-        reason = str(error)
-        if args.engine == "realtime":
-            raise ConfigError(
-                f"This pipeline cannot run in real-time mode: {reason}. Use --engine auto or micro-batch."
-            ) from None
-    if not args.json:
-        print(f"Running in micro-batches: {reason}.", file=sys.stderr, flush=True)
-    return _start_batches(spark, transform, settings, args), reason
-
-
-def _start_realtime(
-    spark: SparkSession, transform: Callable[[DataFrame], DataFrame], settings: Settings, args: argparse.Namespace
-) -> RealtimeStream:
-    interval_s = COMMIT_INTERVAL_S if args.commit_interval is None else args.commit_interval
-    options = source_options(
-        settings,
-        args.inputs,
-        name=args.name,
-        output=args.output,
-        start=args.start,
-        once=args.once,
-        accept_new_input=args.accept_new_input,
-        accept_rewrites=args.accept_rewrites,
-        skip=args.skip,
-    )
-    return start_realtime(
-        spark,
-        transform,
-        args.output,
-        name=args.name,
-        settings=settings,
-        options=options,
-        commit_interval_s=interval_s,
-    )
-
-
-def _start_batches(
-    spark: SparkSession, transform: Callable[[DataFrame], DataFrame], settings: Settings, args: argparse.Namespace
-) -> Stream:
-    where = {"name": args.name, "output": args.output, "settings": settings}
-    accepted = {"accept_new_input": args.accept_new_input, "accept_rewrites": args.accept_rewrites, "skip": args.skip}
-    rows = read_stream(spark, args.inputs, **where, start=args.start, once=args.once, **accepted)
-    options = {"settings": settings, "interval_s": args.commit_interval or 0.0, "executor_rows": args.executor_rows}
-    return write_stream(transform(rows), args.output, name=args.name, **options)
-
-
-def _start_delta(
-    transform: Callable[[DataFrame], DataFrame], settings: Settings, args: argparse.Namespace
-) -> DeltaStream:
-    from brokerless.spark.delta import check_delta_output, delta_session, start_delta
-
-    if args.accept_new_input or args.accept_rewrites or args.skip:
-        raise ConfigError(
-            "--accept-new-input, --accept-rewrites and --skip are for the other engines; Delta's source has no such."
-        )
-    check_delta_output(settings, args.output)
-    spark = delta_session(settings, name=args.name)
-    options = {"inputs": args.inputs, "output": args.output, "name": args.name, "once": args.once}
-    return start_delta(spark, settings, transform, **options, interval_s=args.commit_interval or 0.0)

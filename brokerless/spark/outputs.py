@@ -221,6 +221,8 @@ class Output:
     def _append(self, adds: Sequence[Add], txns: Mapping[str, int], expect: Mapping[str, int] | None = None) -> None:
         owned = {epoch_of(owner_id(self._pipeline)): self._epoch}
         try:
+            # guard: progress is in the commit of the rows
+            # guard: the epoch is compared with the commit of a pipeline
             self._log.append(adds, txns, expect={**owned, **(expect or {})})
         except TxnAdvanced as error:
             if error.ours:
@@ -288,6 +290,7 @@ class Outputs:
     def claim(self) -> None:
         """Claim both topics."""
         old_version = self.output.is_of_old_version()
+        # guard: a pipeline claims its outputs at start
         for output in self._all():
             output.claim(old_version=old_version)
 
@@ -314,8 +317,10 @@ class Outputs:
         found: list[Output] = []
         for output in self._all():
             done = output.position(offset.ids)
+            # guard: the dead letters' own progress counts, too
             if covers(done, start, end):
                 continue
+            # guard: a batch continues exactly what the output records
             if not follows(done, start) and not (output is self.letters and _behind(done, start)):
                 raise PipelineError(
                     f"Batch {batch_id} of the pipeline {self.pipeline!r} reads {_span(start, end)}, but "
@@ -331,6 +336,7 @@ class Outputs:
         Raises:
             PipelineFenced, PipelineError: as ``Output.commit``.
         """
+        # guard: dead letters are committed before the output
         if self.letters is not None and letters.rows:
             self.letters.commit(letters, offset.at, offset.ids)
         if self.output in missing:

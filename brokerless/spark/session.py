@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import tempfile
@@ -13,16 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from brokerless.errors import ConfigError
+from brokerless.settings import Settings
 from brokerless.spark.classes import archive_path, java_options
 from brokerless.spark.conf import SESSION_CONF, STREAM_CONF
 from brokerless.spark.java import find_java_home
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from pyspark.sql import SparkSession
-
-    from brokerless.settings import Settings
 
 BRIDGE_JAR: Final = Path(__file__).parent / "realtime" / "bridge.jar"
 
@@ -44,7 +44,7 @@ code asks whether a value is null before it reads it."""
 
 
 def spark_session(
-    settings: Settings,
+    settings: Settings | None = None,
     *,
     name: str = "brokerless",
     cores: int | None = None,
@@ -55,7 +55,7 @@ def spark_session(
     A local session has the settings' credentials in its environment, where its workers find them.
 
     Args:
-        settings: where topics are.
+        settings: where topics are; read from the environment by default.
         name: of the application.
         cores: how many tasks run at once; all cores by default.
         conf: further Spark settings; they win.
@@ -68,6 +68,7 @@ def spark_session(
     except ImportError as error:
         raise ConfigError("Pipelines need pyspark; install it with: pip install 'brokerless[spark]'") from error
 
+    settings = settings or Settings.load()
     builder = SparkSession.builder.appName(name)
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         # Started by spark-submit (Glue and EMR Serverless do so): the JVM, its master and its settings are given.
@@ -112,6 +113,21 @@ def tune(spark: SparkSession) -> SparkSession:
     for key, value in STREAM_CONF.items():
         spark.conf.set(key, value)
     return register(spark)
+
+
+@contextlib.contextmanager
+def borrowed(spark: SparkSession) -> Iterator[SparkSession]:
+    """Tune a session of somebody else's, as ``tune`` does, and restore its settings at the end of the block."""
+    before = {key: spark.conf.get(key, None) for key in STREAM_CONF}
+    try:
+        yield tune(spark)
+    finally:
+        with contextlib.suppress(Exception):  # the session may have ended meanwhile, and its settings with it
+            for key, value in before.items():
+                if value is None:
+                    spark.conf.unset(key)
+                else:
+                    spark.conf.set(key, value)
 
 
 def register(spark: SparkSession) -> SparkSession:

@@ -187,7 +187,8 @@ class Reader(DataSourceStreamReader):
         files_left = int(self._options.get("maxfiles", 10_000))
         at = dict(last.at)
         rows = 0
-        # After a crash between two outputs, a batch must end at the position of the one that is ahead.
+        # After a crash between two outputs, batches must not cross the position of the one that is ahead.
+        # guard: batches end at the position of the output that is ahead
         target = {t: v for t, v in self._target.items() if v > at[t]}
         queues = {
             table: source.pending_after(at[table], target.get(table, -1) if target else self._end(table))

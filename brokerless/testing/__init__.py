@@ -1,4 +1,4 @@
-"""For tests of programs that use brokerless: a proxy in front of an S3 server that injects faults on demand.
+"""Tools for tests of programs that use brokerless: a proxy that injects faults in front of an S3 server.
 
 ``pytest_plugins = ["brokerless.testing.plugin"]`` brings it as the fixture ``fault_proxy``. Needs the
 standard library only (and pytest, for the plugin).

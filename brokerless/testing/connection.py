@@ -37,7 +37,7 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class Connection:
-    """One client's connection and its own to the server."""
+    """A client's connection with its own connection to the server."""
 
     def __init__(self, proxy: FaultProxy, accepted: socket.socket) -> None:
         self._proxy = proxy
@@ -46,7 +46,7 @@ class Connection:
         self._upstream: Wire | None = None
 
     def serve(self) -> None:
-        """Handles requests until either side closes or a fault breaks the connection."""
+        """Handle requests until either side closes or a fault breaks the connection."""
         try:
             while (head := self._client.head()) is not None:
                 target = head.words[1].decode("latin-1")
@@ -60,7 +60,7 @@ class Connection:
             self._drop_upstream()
 
     def abort(self) -> None:
-        """Wakes whatever reads or writes; called from other threads, too."""
+        """Interrupt all reads and writes; other threads call it too."""
         for wire in (self._client, self._upstream):
             if wire is not None:
                 with contextlib.suppress(OSError):
@@ -74,7 +74,7 @@ class Connection:
         if request.op == "DELETE" and head.words[0] == b"POST":
             head, whole = self._with_whole_body(head)  # it names the keys, which a plan needs to know
             request, body = Request("DELETE", keys_of(whole)), [whole]
-        shot = self._injector.take(request)
+        shot = self._injector.draw(request)
         if shot is None:
             return self._pass_on(head, request, self._ask(head, body, request))
         fault = shot.fault
@@ -85,7 +85,7 @@ class Connection:
         return self._refuse(head, body, request, shot)
 
     def _delay(self, head: Head, body: Iterable[bytes], request: Request, shot: Shot) -> bool:
-        """Faults that change when something happens, or when it is said to have happened."""
+        """Apply a fault that changes a time: of the request, or in the answer."""
         fault = shot.fault
         is_late = isinstance(fault, Held | Latency) and not _waits_with_answer(fault)
         if is_late:
@@ -107,7 +107,7 @@ class Connection:
         return self._pass_on(head, request, answer)
 
     def _wait(self, shot: Shot) -> None:
-        """Waits as long as the fault says.
+        """Wait for the time of the fault.
 
         Raises:
             ConnectionResetError: the gate was dropped.
@@ -118,7 +118,7 @@ class Connection:
             raise ConnectionResetError("The test dropped what waited at the gate.")
 
     def _damage(self, head: Head, body: Iterable[bytes], request: Request, shot: Shot) -> bool:
-        """Faults that change an answer's body. Without a body worth changing they are given back."""
+        """Apply a fault that changes an answer's body, or undo its draw if there is no such body."""
         answer = self._ask(head, body, request)
         framing = answer.answer_framing(head.words[0])
         if framing == 0 or not 200 <= answer.status < 300:
@@ -137,7 +137,7 @@ class Connection:
         return answer.keeps_open
 
     def _refuse(self, head: Head, body: Iterable[bytes], request: Request, shot: Shot) -> bool:
-        """Faults that keep the server's answer from the client."""
+        """Apply a fault that withholds the server's answer from the client."""
         fault = shot.fault
         answer = None
         if fault.reaches_server:
@@ -163,7 +163,7 @@ class Connection:
     # Towards the server
 
     def _ask(self, head: Head, body: Iterable[bytes], request: Request) -> Head:
-        """Sends the request and returns the head of the server's answer; its body is still to be read."""
+        """Send the request and return the head of the server's answer; its body is not read yet."""
         if self._upstream is not None and not self._upstream.is_idle():
             self._drop_upstream()  # the server closed it while nothing was on its way
         if self._upstream is None:
@@ -229,7 +229,7 @@ class Connection:
         return framing != "close" and answer.keeps_open
 
     def _answer(self, head: Head, status: int, code: str) -> bool:
-        """Answers as S3 does."""
+        """Send an answer in the form of S3."""
         return self._send(head, status, "application/xml", error_xml(code, head.words[1].decode("latin-1")))
 
     def _send(self, head: Head, status: int, content_type: str, content: bytes) -> bool:
@@ -249,7 +249,7 @@ class Connection:
             self._client.send(_CONTINUE)
 
     def _with_whole_body(self, head: Head) -> tuple[Head, bytes]:
-        """The request's body in one piece, and its head without what was about the pieces (no signature covers it)."""
+        """Return the request's body in one piece, and its head without the headers of chunks, which are not signed."""
         self._continue(head)
         framing = head.request_framing()
         content = self._client.body(framing)
@@ -282,10 +282,10 @@ def _delay_s(fault: Latency, draw: float) -> float:
 
 
 def _flipped(content: bytes, draw: float) -> bytes:
-    """The content with one bit changed."""
-    place, bit = divmod(int(draw * len(content) * 8), 8)
+    """Return the content with one bit changed."""
+    position, bit = divmod(int(draw * len(content) * 8), 8)
     changed = bytearray(content)
-    changed[place] ^= 1 << bit
+    changed[position] ^= 1 << bit
     return bytes(changed)
 
 

@@ -1,4 +1,4 @@
-"""What can go wrong between a client and an S3 server, as values: a fault, when it strikes, and plans of many.
+"""Faults between a client and an S3 server as values: a fault, the requests that it affects, and plans of many.
 
 Standard library only. ``Script`` is for tests that say exactly which request meets which fault; ``Chaos`` for runs that
 draw faults from a seed.
@@ -40,12 +40,12 @@ class Fault:
 
     @property
     def kind(self) -> str:
-        """Its name in JSON, in the log and in the counters."""
+        """The name of the fault in the log and in the counters."""
         return type(self).__name__
 
     @property
     def reaches_server(self) -> bool:
-        """Whether the server gets the request, whatever the client is told."""
+        """Whether the server gets the request, whatever answer the client gets."""
         return bool(getattr(self, "applied", True))
 
 
@@ -102,7 +102,7 @@ class ServerError(Answer):
 
 @dataclass(frozen=True, slots=True)
 class SlowDown(Answer):
-    """503 SlowDown: S3's way to throttle."""
+    """503 SlowDown, with which S3 throttles."""
 
     status: int = 503
     code: str = "SlowDown"
@@ -119,7 +119,7 @@ class Conflict(Answer):
 
 @dataclass(frozen=True, slots=True)
 class PreconditionFailed(Answer):
-    """412 for a conditional PUT. With ``applied``, what a client sees whose retry meets its own first try."""
+    """412 for a conditional PUT. With ``applied``, the answer to a retry that meets its own first attempt."""
 
     ops = frozenset({"CONDITIONAL_PUT"})
     status: int = 412
@@ -161,7 +161,7 @@ class Latency(Fault):
 
 @dataclass(frozen=True, slots=True)
 class Truncated(Fault):
-    """Of a successful answer's body only this part is sent, less than its ``Content-Length``; then it is closed."""
+    """Only this part of a successful answer's body is sent, less than its ``Content-Length``; then it is closed."""
 
     ops = frozenset({"GET", "LIST"})
     part: float = 0.5
@@ -172,7 +172,7 @@ class Truncated(Fault):
 
 @dataclass(frozen=True, slots=True)
 class Corrupted(Fault):
-    """One bit of a successful GET's body is flipped, at a place drawn from the seed."""
+    """One bit of a successful GET's body is flipped, at a position drawn from the seed."""
 
     ops = frozenset({"GET"})
 
@@ -200,7 +200,7 @@ class ClockSkew(Fault):
 
 
 class Gate:
-    """Where a held request waits, for tests that need to do something while it is on its way."""
+    """A gate where a held request waits, for tests that act while a request is in flight."""
 
     def __init__(self) -> None:
         self._reached = threading.Event()
@@ -208,20 +208,20 @@ class Gate:
         self._dropped = False
 
     def wait_reached(self, timeout_s: float = 30.0) -> bool:
-        """Waits for a request to come to the gate; False if none did in time."""
+        """Wait for a request to reach the gate; return False if none did in time."""
         return self._reached.wait(timeout_s)
 
     def open(self) -> None:
-        """Lets pass what waits, and all that comes later."""
+        """Let waiting and later requests pass."""
         self._open.set()
 
     def drop(self) -> None:
-        """Breaks the connections of what waits, and of all that comes later: nothing of it gets any further."""
+        """Break the connections of waiting and later requests, so that none of them passes."""
         self._dropped = True
         self._open.set()
 
     def enter(self) -> bool:
-        """Marks the gate as reached and waits until it is open; whether it may be passed then."""
+        """Mark the gate as reached and wait until it is open; return whether it may be passed."""
         self._reached.set()
         self._open.wait()
         return not self._dropped
@@ -229,7 +229,7 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class Held(Fault):
-    """The request waits at a gate until the test opens it, and then takes its usual way. In-process only.
+    """The request waits at a gate until the test opens it, and then continues as usual. In-process only.
 
     If ``applied``, the server gets the request at once, and its answer is what waits; one that refuses it passes.
     """
@@ -264,7 +264,7 @@ KINDS: Final[Mapping[str, type[Fault]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A fault and the requests that it strikes.
+    """A fault and the requests that get it.
 
     Attributes:
         fault: what happens.
@@ -290,13 +290,13 @@ class Rule:
         _check(self, 0 < self.probability <= 1, "probability must be above 0 and at most 1")
 
     def fits(self, op: Op, keys: Sequence[str]) -> bool:
-        """Whether it can strike a request of this kind for any of these objects."""
+        """Whether the rule can affect a request of this kind for any of these objects."""
         return can_meet(self.fault, op) and covers(self.op, op) and fits_key(self.key, keys)
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """Rules in order: each request meets the first one that strikes it, and counts for no later one.
+    """Rules in order: each request gets the first fault that applies, and does not count for later rules.
 
     So two rules of one request each, for the same key, strike its first and its second request.
     """
@@ -310,7 +310,7 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Quiet:
-    """Times without faults: ``storm_s`` seconds with, then ``calm_s`` without, and so on from the start.
+    """Times without faults: ``storm_s`` seconds with faults, then ``calm_s`` without, and so on from the start.
 
     What falls into them depends on the clock, so a run with quiet times can be repeated only about.
     """

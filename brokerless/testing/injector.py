@@ -1,4 +1,4 @@
-"""Which request meets which fault, and the record of it.
+"""Decide which fault a request gets, and record it.
 
 What is deterministic: whether a request is struck, and all that is drawn for it (a tail's length, the bit that flips),
 depends on the seed, the rule, the request's kind and key, and on how many requests of this kind and key came before it.
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 _UUID: Final = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}(?:\.[0-9a-f]{8}(?=\.))?")
 _REMEMBERED: Final = 100_000
-"""Requests, log lines and written keys kept in memory; a proxy may run for days."""
+"""Requests, log lines and written keys in memory; a proxy may run for days."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a plan sees of a request: its kind and the objects it is about (several for one deletion of many)."""
+    """The part of a request that a plan uses: its kind and its objects (several for one deletion of many)."""
 
     op: Op
     keys: tuple[str, ...]
@@ -57,7 +57,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Shot:
-    """A fault for one request. ``draw`` is a number from 0 to 1 that the fault may use; ``rule`` its place or None."""
+    """A fault for one request. ``draw`` is a number from 0 to 1 that the fault may use; ``rule`` its index or None."""
 
     fault: Fault
     draw: float
@@ -92,7 +92,7 @@ class _Active:
 
     rule: Rule
     seed: int
-    place: int
+    position: int
     fitted: int = 0
     struck: int = 0
 
@@ -102,7 +102,7 @@ class _Active:
 
 
 class Injector:
-    """Holds the plans, decides, counts and records. Safe to use from several threads.
+    """Holds the plans, decides, counts and records. Safe for several threads.
 
     Args:
         clock: the time, for the log, for ``Quiet`` and for ``StaleAbsence``.
@@ -125,7 +125,7 @@ class Injector:
         self.faults: Counter[str] = Counter()
 
     def play(self, plans: Sequence[Plan]) -> None:
-        """Replaces what was played before. Rules come before chaos; counts and draws begin anew, the log goes on."""
+        """Replace all plans. Rules come before chaos; counts and draws begin again, the log continues."""
         with self._lock:
             self._rules, self._chaos, self._seed = [], None, 0
             self._turns.clear()
@@ -139,17 +139,17 @@ class Injector:
                     self._chaos = plan
 
     def add(self, rules: Sequence[Rule]) -> None:
-        """Adds rules behind those that are there."""
+        """Add rules after the existing ones."""
         with self._lock:
             self._add(rules)
 
     def pending(self) -> tuple[Rule, ...]:
-        """The rules that have not struck as often as they were told to."""
+        """The rules that have not struck as often as they should."""
         with self._lock:
             return tuple(a.rule for a in self._rules if a.rule.times is not None and not a.is_used_up)
 
-    def take(self, request: Request) -> Shot | None:
-        """The fault for this request, or None."""
+    def draw(self, request: Request) -> Shot | None:
+        """Return the fault for this request, or None."""
         with self._lock:
             self.requests[request.op] += 1
             self._seen.append(request)
@@ -162,14 +162,14 @@ class Injector:
             return None if self._chaos is None else self._draw(self._chaos, request, stream)
 
     def give_back(self, shot: Shot) -> None:
-        """Undoes a ``take``: the server's answer left the fault nothing to do."""
+        """Undo a ``draw`` whose fault could not be applied to the server's answer."""
         with self._lock:
             for active in self._rules:
-                if active.place == shot.rule:
+                if active.position == shot.rule:
                     active.struck -= 1
 
     def record(self, request: Request, shot: Shot, *, applied: bool | None, upstream: int | None) -> None:
-        """Writes the log; called before the client can see the fault."""
+        """Write the log, before the client can see the fault."""
         with self._lock:
             self._number += 1
             at_us = self._clock.time_us()
@@ -178,17 +178,17 @@ class Injector:
             self._log.append(line)
 
     def log(self, after: int = 0) -> tuple[Injected, ...]:
-        """The injections with a higher number, of the last hundred thousand."""
+        """Return the injections with a higher number, of the last hundred thousand."""
         with self._lock:
             return tuple(line for line in self._log if line.number > after)
 
     def count(self, op: Op | None, key: str) -> int:
-        """How many of the last hundred thousand requests were of this kind and for such a key."""
+        """Return how many of the last hundred thousand requests had this kind and a matching key."""
         with self._lock:
             return sum(covers(op, request.op) and fits_key(key, request.keys) for request in self._seen)
 
     def written(self, request: Request) -> None:
-        """Notes that the server has just applied a PUT."""
+        """Record that the server has just applied a PUT."""
         with self._lock:
             self._written[request.key] = self._clock.monotonic()
             self._written.move_to_end(request.key)
@@ -197,7 +197,7 @@ class Injector:
 
     def _add(self, rules: Sequence[Rule]) -> None:
         first = len(self._rules)
-        self._rules += [_Active(rule, self._seed, place) for place, rule in enumerate(rules, start=first)]
+        self._rules += [_Active(rule, self._seed, position) for position, rule in enumerate(rules, start=first)]
 
     def _strike(self, active: _Active, request: Request, stream: str) -> Shot | None:
         rule = active.rule
@@ -206,11 +206,13 @@ class Injector:
         active.fitted += 1
         if active.fitted <= rule.after:
             return None
-        turn = self._turn(active.place, request.op, stream)
-        if _uniform(active.seed, active.place, request.op, stream, turn, "strike") >= rule.probability:
+        turn = self._turn(active.position, request.op, stream)
+        if _uniform(active.seed, active.position, request.op, stream, turn, "strike") >= rule.probability:
             return None
         active.struck += 1
-        return Shot(rule.fault, _uniform(active.seed, active.place, request.op, stream, turn, "draw"), active.place)
+        return Shot(
+            rule.fault, _uniform(active.seed, active.position, request.op, stream, turn, "draw"), active.position
+        )
 
     def _draw(self, chaos: Chaos, request: Request, stream: str) -> Shot | None:
         if not (covers(chaos.op, request.op) and fits_key(chaos.key, request.keys)):
@@ -250,6 +252,6 @@ class Injector:
 
 
 def _uniform(*parts: object) -> float:
-    """A number from 0 (included) to 1 (excluded) that depends on the parts only, in every process and version."""
+    """Return a number from 0 (included) to 1 (excluded) that depends only on the parts, in any process and version."""
     digest = blake2b("\0".join(map(str, parts)).encode(), digest_size=8).digest()
     return (int.from_bytes(digest, "big") >> 11) / 2**53

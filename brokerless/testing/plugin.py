@@ -42,7 +42,7 @@ def fault_server_of_session(tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture
 def fault_server(fault_server_of_session: Settings) -> Settings:
-    """The way to the S3 server itself, past the proxy, with an empty root of this test's own."""
+    """The settings of the S3 server itself, without the proxy, with an empty root for this test."""
     return dataclasses.replace(fault_server_of_session, root=f"{fault_server_of_session.root}/{uuid.uuid4().hex}")
 
 
@@ -57,5 +57,5 @@ def fault_proxy(fault_server: Settings) -> Iterator[FaultProxy]:
 
 @pytest.fixture
 def fault_settings(fault_server: Settings, fault_proxy: FaultProxy) -> Settings:
-    """The same root as ``fault_server``, by way of ``fault_proxy``: for the code under test."""
+    """The same root as ``fault_server`` through ``fault_proxy``, for the code under test."""
     return fault_proxy.through(fault_server)

@@ -93,35 +93,35 @@ class FaultProxy:
     # What a test says
 
     def play(self, *plans: Plan) -> None:
-        """Replaces what is played. Counts and draws begin anew, so the same requests meet the same faults again."""
+        """Replace all rules and chaos. Counts and draws begin again, so the same requests get the same faults again."""
         self._keep_gates(rule for plan in plans if isinstance(plan, Script) for rule in plan.rules)
         self.injector.play(plans)
 
     def add(self, *rules: Rule) -> None:
-        """Adds rules behind those that are there."""
+        """Add rules after the existing ones."""
         self._keep_gates(rules)
         self.injector.add(rules)
 
     def clear(self) -> None:
-        """Ends all faults. Requests that are stalled, delayed or held stay so."""
+        """End all faults. Requests that are stalled, delayed or held remain so."""
         self.injector.play(())
 
     def through(self, settings: Settings) -> Settings:
-        """The same settings by way of this proxy."""
+        """Return the same settings with this proxy as endpoint."""
         return dataclasses.replace(settings, endpoint=self.endpoint)
 
     # What a test asks
 
     def log(self) -> tuple[Injected, ...]:
-        """What was injected, in the order of injection (the last hundred thousand)."""
+        """The injected faults, in their order (the last hundred thousand)."""
         return self.injector.log()
 
     def pending(self) -> tuple[Rule, ...]:
-        """Rules that have not struck as often as they were told to. A good test ends with none."""
+        """The rules that have not struck as often as they should. A good test ends with none."""
         return self.injector.pending()
 
     def count(self, op: Op | None = None, key: str = "*") -> int:
-        """How many requests of this kind and for such keys came (of the last hundred thousand)."""
+        """Return the number of requests of this kind for matching keys (of the last hundred thousand)."""
         return self.injector.count(op, key)
 
     @property
@@ -135,7 +135,7 @@ class FaultProxy:
         return self.injector.faults
 
     def stop(self) -> None:
-        """Stops listening and breaks every connection. Delayed requests that were not sent yet never will be."""
+        """Stop listening and break every connection. Delayed requests that were not sent yet are never sent."""
         self.stopped.set()
         for held in self._gates:
             held.gate.open()
@@ -153,7 +153,7 @@ class FaultProxy:
     # What connections need
 
     def pause(self, seconds: float, until: Callable[[], bool] | None = None) -> None:
-        """Waits, in short turns: a stop ends it, and so does ``until``."""
+        """Wait in short steps, until a stop or until ``until``."""
         end = self.clock.monotonic() + seconds
         while (left := end - self.clock.monotonic()) > _GRAIN_S and not self.stopped.is_set():
             if until is not None and until():
@@ -161,7 +161,7 @@ class FaultProxy:
             self.clock.sleep(min(left, _TICK_S))
 
     def connect(self) -> Wire:
-        """A new connection to the server.
+        """Open a connection to the server.
 
         Raises:
             OSError: nobody answers there.

@@ -1,4 +1,4 @@
-"""What of an HTTP exchange is S3: which operation a request is, on which keys, and what a refusal looks like. Pure."""
+"""The S3 part of HTTP: the operation of a request, its keys, and the form of an error. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MESSAGES: Final = {
 
 
 def request_of(head: Head, target: str) -> Request:
-    """What kind of S3 request it is, and of which object. Path-style addresses, as local servers use them."""
+    """Return the kind of an S3 request and its object. Addresses are path-style, as local servers use them."""
     parts = urlsplit(target)
     method = head.words[0].decode("latin-1")
     query = parse_qs(parts.query, keep_blank_values=True)
@@ -56,13 +56,13 @@ def request_of(head: Head, target: str) -> Request:
 
 
 def keys_of(body: bytes) -> tuple[str, ...]:
-    """The keys in the body of a deletion of many objects."""
+    """Return the keys in the body of a deletion of many objects."""
     found = re.findall(r"<Key>(.*?)</Key>", body.decode("utf-8", "replace"), re.DOTALL)
     return tuple(html.unescape(key) for key in found)
 
 
 def error_xml(code: str, target: str) -> bytes:
-    """The body of a refusal.
+    """Return the body of an error.
 
     Args:
         code: such as ``SlowDown``.

@@ -1,4 +1,4 @@
-"""HTTP/1.1 on a socket, as little as a proxy needs: heads are kept byte for byte, because signatures cover them.
+"""HTTP/1.1 on a socket, as little as a proxy needs: heads are passed on byte for byte, because signatures cover them.
 
 Python's own server and client would parse and rebuild each header; besides being three times slower, they change what
 S3 clients have signed and cannot break an answer in the middle.
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Framing = int | Literal["chunked", "close"]
-"""How a body ends: after so many bytes, with its last chunk, or with the connection."""
+"""The end of a body: after a number of bytes, with its last chunk, or with the connection."""
 
 _PIECE_BYTES: Final = 256 * 1024
 _HEAD_BYTES: Final = 64 * 1024
@@ -53,24 +53,24 @@ class Head:
         return connection != b"close"
 
     def request_framing(self) -> Framing:
-        """How the body of this request ends."""
+        """Return how the body of this request ends."""
         return self._framing(0)
 
     def answer_framing(self, method: bytes) -> Framing:
-        """How the body of this answer to a request with ``method`` ends."""
+        """Return how the body of this answer to a request with ``method`` ends."""
         if method == b"HEAD" or self.status < 200 or self.status in {204, 304}:
             return 0
         return self._framing("close")
 
     def replacing(self, name: bytes, value: bytes) -> Head:
-        """The same head with another value in a header, which is added if it was not there."""
+        """Return the same head with another value of a header, which is added if it is missing."""
         first, *rest = self.raw[:-4].split(b"\r\n")
-        kept = [line for line in rest if line.partition(b":")[0].lower() != name.lower()]
-        raw = b"\r\n".join([first, *kept, name + b": " + value]) + b"\r\n\r\n"
+        others = [line for line in rest if line.partition(b":")[0].lower() != name.lower()]
+        raw = b"\r\n".join([first, *others, name + b": " + value]) + b"\r\n\r\n"
         return Head(raw, self.words, {**self.fields, name.lower(): value})
 
     def without(self, name: bytes) -> Head:
-        """The same head without a header."""
+        """Return the same head without a header."""
         lines = [line for line in self.raw[:-4].split(b"\r\n") if line.partition(b":")[0].lower() != name.lower()]
         return Head(b"\r\n".join(lines) + b"\r\n\r\n", self.words, {k: v for k, v in self.fields.items() if k != name})
 
@@ -86,7 +86,7 @@ class Head:
 
 
 class Wire:
-    """A connected socket with a buffer for what was read too far."""
+    """A connected socket with a buffer of bytes that were read ahead."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -94,11 +94,11 @@ class Wire:
         self._buffer = bytearray()
 
     def send(self, data: bytes) -> None:
-        """Sends all of it."""
+        """Send all data."""
         self.socket.sendall(data)
 
     def head(self) -> Head | None:
-        """The next head, or None if the peer closed the connection before it.
+        """Read the next head; None if the peer closed the connection before it.
 
         Raises:
             ProtocolError: not HTTP/1.1, too long, or closed in the middle.
@@ -115,7 +115,7 @@ class Wire:
         return _parse(self._take(end + 4))
 
     def pieces(self, framing: Framing) -> Iterator[bytes]:
-        """The body as it comes, in pieces, with its chunks' frames if it has any.
+        """Read the body in pieces as they arrive, with the frames of chunks if it has any.
 
         Raises:
             ProtocolError: it was cut off.
@@ -135,7 +135,7 @@ class Wire:
             yield piece
 
     def body(self, framing: Framing) -> bytes:
-        """The whole body, without the frames of chunks."""
+        """Read the whole body, without the frames of chunks."""
         raw = b"".join(self.pieces(framing))
         return _unchunked(raw) if framing == "chunked" else raw
 
@@ -152,7 +152,7 @@ class Wire:
         return False
 
     def reset(self) -> None:
-        """Closes with a TCP RST, which tells the peer that something broke."""
+        """Close with a TCP RST, so that the peer sees a broken connection."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.socket.close()
 

@@ -1,4 +1,4 @@
-"""Log entries and checkpoints of any Delta table as they are; ``entries`` reads only what this kit needs."""
+"""Parse log entries and checkpoints of any Delta table completely; ``log.entries`` parses what this kit needs."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class DataFile:
     size: int
     rows: int | None
     data_change: bool
-    vector: str  # the deletion vector's id; a file with another one is another file to the log
+    vector: str  # the deletion vector's id; the same path with another id is another file
 
 
 @dataclass(slots=True)
 class Actions:
-    """An entry as it is, of any Delta table."""
+    """The actions of an entry of any Delta table."""
 
     timestamp_ms: int | None = None
     engine: str = ""
@@ -44,10 +44,10 @@ class Actions:
 
     @classmethod
     def parse(cls, data: bytes) -> Actions:
-        """Reads an entry.
+        """Parse an entry.
 
         Raises:
-            Exception: of many kinds, if it is not one.
+            Exception: of many kinds, if the data is not an entry.
         """
         found = cls()
         count = 0
@@ -55,24 +55,24 @@ class Actions:
             if line.strip():
                 count += 1
                 for kind, action in json.loads(line).items():
-                    found._take(kind, action)
+                    found._add(kind, action)
         if not count or found._expected not in (None, count):
             expected = "" if found._expected is None else f" of {found._expected}"
-            raise ValueError(f"it is cut or empty: {len(data)} bytes hold {count} actions{expected}")
+            raise ValueError(f"it is cut or empty: {len(data)} bytes have {count} actions{expected}")
         return found
 
     @property
     def rewritten(self) -> bool:
-        """Whether it deletes or updates rows in place, or restores old ones: as ``Entry.rewritten``."""
+        """Whether the entry deletes or updates rows in place, or restores old ones, as ``Entry.rewritten``."""
         return (self.drops_rows or self.operation == "RESTORE") and any(file.data_change for file in self.adds)
 
     @property
     def added_and_removed(self) -> list[str]:
-        """Files that it both adds and removes, so that what is left depends on who reads it."""
+        """The files that the entry both adds and removes, so that the result depends on the reader."""
         removed = set(self.removes)
         return [file.path for file in self.adds if (file.path, file.vector) in removed]
 
-    def _take(self, kind: str, action: Mapping[str, Any]) -> None:
+    def _add(self, kind: str, action: Mapping[str, Any]) -> None:
         if kind == "add":
             self.adds.append(_file(action))
         elif kind == "remove":
@@ -106,7 +106,7 @@ def _file(action: Mapping[str, Any]) -> DataFile:
 
 
 def files_of(checkpoint: bytes) -> list[DataFile]:
-    """The files that a checkpoint in Parquet lists."""
+    """Return the files that a checkpoint in Parquet lists."""
     rows = decode(checkpoint)
     if "add" not in rows.column_names:
         return []

@@ -1,4 +1,4 @@
-"""Compares the columns of a Parquet object with those that a table's log says."""
+"""Compare the columns of a Parquet object with those of the table's log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     _Test = Callable[[DataType], bool]
 
-# Writers choose among these, and every reader takes all of them.
+# Writers choose among these types, and every reader accepts all of them.
 _KINDS: Final[dict[str, tuple[_Test, ...]]] = {
     "string": (DataType.is_string, DataType.is_large_string, DataType.is_string_view),
     "binary": (DataType.is_binary, DataType.is_large_binary, DataType.is_binary_view, DataType.is_fixed_size_binary),
@@ -36,10 +36,10 @@ _WIDENED: Final = "delta.enableTypeWidening"
 
 
 def columns_of(metadata: Metadata) -> dict[str, Any]:
-    """The columns' names and Delta types, which are text or, if nested, a dictionary.
+    """Return the columns' Delta types by name: text, or a dictionary for nested types.
 
     Raises:
-        ValueError, KeyError, TypeError, RecursionError: the schema is none.
+        ValueError, KeyError, TypeError, RecursionError: the schema is invalid.
     """
     columns = {field["name"]: field["type"] for field in json.loads(metadata.schema_string)["fields"]}
     if not all(isinstance(name, str) and isinstance(kind, str | dict) for name, kind in columns.items()):
@@ -48,21 +48,21 @@ def columns_of(metadata: Metadata) -> dict[str, Any]:
 
 
 def difference(metadata: Metadata, data: bytes, *, exact: bool) -> str | None:
-    """How the columns of an object differ from the table's; None if they do not, or if nobody can tell.
+    """Return how the columns of an object differ from the table's; None if they do not, or if it is unknown.
 
     Args:
-        metadata: of the table.
+        metadata: the metadata of the table.
         data: the object's bytes.
-        exact: the object has all of the columns and no others. Otherwise it may lack some, which were added later, and
-            have some that were dropped; but with none of them it was written for another table.
+        exact: whether the object must have all columns and no others. Otherwise it may lack columns that were added
+            later, and have columns that were dropped; but an object with none of them is of another table.
 
     Raises:
-        ValueError: it is no Parquet object that can be read.
+        ValueError: the object is not readable Parquet.
     """
     try:
         wanted = columns_of(metadata)
     except (ValueError, KeyError, TypeError, RecursionError):
-        return None  # a finding of its own
+        return None  # reported as its own finding
     if metadata.configuration.get(_MAPPED, "none") != "none":
         return None
     wanted = {name: kind for name, kind in wanted.items() if name not in metadata.partition_columns}
@@ -86,7 +86,7 @@ def _columns_in(data: bytes) -> dict[str, DataType]:
         return {field.name: field.type for field in (schema.field(n) for n in range(len(schema)))}
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # a panic of the Parquet library is no Exception
+    except BaseException as error:  # a panic of the Parquet library is not an Exception
         raise ValueError(f"its columns cannot be read ({type(error).__name__}: {str(error)[:200]})") from None
 
 
@@ -99,7 +99,7 @@ def _fits(kind: str | Mapping[str, Any], found: DataType) -> bool:
     try:
         return arrow_type(Column(name, name)).equals(found)
     except SchemaError:
-        return True  # a type that this kit does not know
+        return True  # a type that this kit does not have
 
 
 def _name(kind: DataType) -> str:

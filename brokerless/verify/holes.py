@@ -1,6 +1,6 @@
-"""Looks for entries that a log lacks although later ones are there, at a bounded cost; ``table`` looks at everything.
+"""Look for missing entries of a log at a bounded cost; ``table`` inspects everything.
 
-A hole is late, lost or not yet restored: what is behind it was acknowledged, and nothing may be concluded from it.
+A missing entry is late, lost or not yet restored: the entries after it were acknowledged.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from brokerless.store import Store
 
 NAMES: Final = 10_000
-"""How many names behind the last checkpoint are looked at: ten LIST. Maintenance leaves a hundredth of it."""
+"""The number of names after the last checkpoint that are listed: ten LIST. Maintenance leaves a hundredth of it."""
 
 
 def find_hole(store: Store, table: str) -> str | None:
-    """What is wrong with the log behind its last checkpoint; None if nothing is, or if there is no log.
+    """Return the fault of the log after its last checkpoint; None if there is no fault or no log.
 
     One GET, one LIST for every thousand names up to ``NAMES``, and one GET if an entry is missing.
     """
@@ -28,13 +28,13 @@ def find_hole(store: Store, table: str) -> str | None:
     hint = checkpoint_hint(store, table)
     found = listed(store, table, after=None if hint is None else path(hint), most=NAMES)
     if hint is not None and hint not in found.checkpoints:
-        return f"the log of {table} names checkpoint {hint}, which is not there"
+        return f"the log of {table} names checkpoint {hint}, which does not exist"
     wanted = 1 + (max(found.checkpoints, default=-1) if hint is None else hint)
     for version in found.entries:
-        # What came while the names were listed may be missing from the list only.
+        # An entry that was written during the listing may be missing only in the list.
         while wanted < version:
             if not store.exists(f"{path(wanted)}.json"):
-                return f"the log of {table} lacks entry {wanted}, although entry {version} is there"
+                return f"the log of {table} lacks entry {wanted}, although entry {version} exists"
             wanted += 1
         wanted = max(wanted, version + 1)
     return None

@@ -1,4 +1,4 @@
-"""What an inspection of a table says."""
+"""The report of the inspection of a table."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class TableFinding:
 
 @dataclass(frozen=True, slots=True)
 class TableReport:
-    """What was found in one table.
+    """The findings in one table.
 
     Attributes:
         head: the last entry's version; None if there is none.
-        entries, files, rows, checkpoints: how many were looked at; rows are those that the log tells of live files.
-        files_read: how many live files were read and their rows compared.
-        partitions: of the topic, if it is one and says so.
-        orphans, orphan_bytes: objects that neither the log nor a checkpoint names. Uploads on their way look the same.
+        entries, files, rows, checkpoints: the numbers that were checked; rows are those of live files in the log.
+        files_read: the number of live files that were read and compared.
+        partitions: the number of partitions, if the table is a topic.
+        orphans, orphan_bytes: objects that neither the log nor a checkpoint names; also uploads before their commit.
     """
 
     table: str
@@ -68,11 +68,11 @@ class TableReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was found."""
+        """Whether there are no findings."""
         return not self.findings
 
     def to_json(self) -> dict[str, Any]:
-        """All of it, as ``json.dumps`` takes it."""
+        """Return the report for ``json.dumps``."""
         names = [name for name in self.__slots__ if name not in ("findings", "notes")]
         findings = [{"kind": f.kind, "text": f.text, "version": f.version, "path": f.path} for f in self.findings]
         values = {name: getattr(self, name) for name in names}

@@ -1,4 +1,4 @@
-"""Who may do what: statements written by hand, no wider than the library needs.
+"""Permissions: policy statements written by hand, no wider than the library needs.
 
 ``grant`` methods of the CDK are not used for data: they add wildcards such as ``s3:GetObject*`` and ``s3:List*``. A
 role that appends to a topic reaches its tables and nothing else in the bucket.
@@ -32,7 +32,7 @@ _OBJECTS = "A table is all objects below its name; their names are not known bef
 
 
 def topic_tables(topic: TopicConfig) -> tuple[str, ...]:
-    """The tables that a producer of the topic appends to, as patterns: its partitions, and its dead letters."""
+    """Return patterns of the tables that a producer of the topic appends to: its partitions and its dead letters."""
     if topic.partitions <= _MOST_LISTED:
         tables = [partition_table(topic.name, number) for number in range(topic.partitions)]
     else:
@@ -43,28 +43,28 @@ def topic_tables(topic: TopicConfig) -> tuple[str, ...]:
 
 
 def allow_reading(role: iam.Role, storage: Storage, tables: Iterable[str]) -> None:
-    """Reading these tables."""
+    """Allow a role to read these tables."""
     _allow(role, storage, tables, _READ)
 
 
 def allow_appending(role: iam.Role, storage: Storage, tables: Iterable[str]) -> None:
-    """Committing to these tables, which takes reading them. Writers remove nothing: maintenance alone does."""
+    """Allow a role to commit to these tables, which includes reading. Only maintenance may remove objects."""
     _allow(role, storage, tables, _APPEND)
 
 
 def allow_maintaining(role: iam.Role, storage: Storage) -> None:
-    """All objects of all topics, deleted ones too, whose names nobody configures any more."""
+    """Allow a role to remove objects of all topics, also of deleted ones, whose names are not configured any more."""
     why = "It cleans up every table below the root, also those of deleted topics."
     _allow_prefixes(role, storage, [TOPICS], _REMOVE, why)
 
 
 def allow_state(role: iam.Role, storage: Storage) -> None:
-    """The controller's records."""
+    """Allow a role to read and write the controller's states."""
     _allow_prefixes(role, storage, [STATE], _REMOVE, "One record a pipeline, below a prefix of the controller's own.")
 
 
 def allow_scratch(role: iam.Role, storage: Storage, prefix: str) -> None:
-    """Reading, writing and deleting below a prefix of the scratch bucket."""
+    """Allow a role to read, write and delete below a prefix of the scratch bucket."""
     objects = f"{storage.scratch_arn}/{prefix}/*"
     role.add_to_policy(iam.PolicyStatement(actions=list(_REMOVE), resources=[objects]))
     role.add_to_policy(
@@ -78,7 +78,7 @@ def allow_scratch(role: iam.Role, storage: Storage, prefix: str) -> None:
 
 
 def allow_metrics(role: iam.Role, namespaces: Sequence[str]) -> None:
-    """Sending metrics to these namespaces of CloudWatch."""
+    """Allow a role to send metrics to these CloudWatch namespaces."""
     role.add_to_policy(
         iam.PolicyStatement(
             actions=["cloudwatch:PutMetricData"],
@@ -90,7 +90,7 @@ def allow_metrics(role: iam.Role, namespaces: Sequence[str]) -> None:
 
 
 def allow_key(role: iam.Role, key: kms.IKey | None, *, service: str) -> None:
-    """Using the stage's key by way of one service, for example ``s3``; nothing if there is no key."""
+    """Allow a role to use the stage's key through one service, for example ``s3``; do nothing without a key."""
     if key is None:
         return
     role.add_to_policy(

@@ -1,10 +1,10 @@
-"""Alarms, made from the metrics' definitions for each topic and pipeline of a stage, and whom they tell.
+"""Create the alarms of a stage from the definitions of metrics, for each topic and pipeline, and their SNS topics.
 
-An alarm that wakes somebody goes to the SNS topic ``page``, any other to ``morning``. Both send to the stage's e-mails,
-and a pager subscribes to the first. What an alarm means, and what to do, is in its description and the runbook.
+A critical alarm goes to the SNS topic ``page``, a warning to ``morning``. Both send to the stage's e-mails, and a pager
+subscribes to the first. The meaning of an alarm, and what to do, is in its description and in the runbook.
 
-Latency above the objective is no reason to get up as long as the backlog shrinks: the alarm is a composite of two
-silent ones, and only the composite tells anybody.
+Latency above the objective is not critical as long as the backlog shrinks: the alarm is a composite of two silent
+alarms, and only the composite notifies anybody.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 RUNBOOK: Final = "docs/runbook.md"
 
 _DOES_NOT_SHRINK: Final = "IF(backlog > 0 AND DIFF(backlog) >= 0, 1, 0)"
-"""The minimum of a window is the backlog's floor: what a healthy pipeline always works off is not in it."""
+"""Whether the backlog does not shrink. The minimum of a window omits the messages that a healthy pipeline processes."""
 
 
 def runbook(metric: Metric) -> str:
-    """Where the runbook says what to do about the metric's alarm."""
+    """Return the section of the runbook for the metric's alarm."""
     return f"{RUNBOOK}#{metric.name.lower()}"
 
 
 def watched(stage: StageConfig, metric: Metric) -> tuple[str, ...]:
-    """The values that the metric's dimension has in the stage."""
+    """Return the values of the metric's dimension in the stage."""
     if metric.dimension == "Topic":
         return tuple(topic.name for topic in stage.topics)
     if metric.dimension == "Stage":
@@ -52,7 +52,7 @@ def watched(stage: StageConfig, metric: Metric) -> tuple[str, ...]:
 def statistic_of(
     stage: StageConfig, metric: Metric, of: str, *, statistic: str, period: cdk.Duration, label: str | None = None
 ) -> cloudwatch.Metric:
-    """One statistic of one topic's, pipeline's or stage's metric."""
+    """Return one statistic of one topic's, pipeline's or stage's metric."""
     return cloudwatch.Metric(
         namespace=stage.metrics_namespace,
         metric_name=metric.name,
@@ -67,16 +67,16 @@ class Alarms(Construct):
     """All alarms of a stage.
 
     Attributes:
-        page: told at once.
-        morning: told, too, but nobody needs to get up.
-        told: the alarms that tell one of the two.
+        critical: the SNS topic of critical alarms.
+        warning: the SNS topic of warnings.
+        notified: the alarms that notify one of the two.
 
     Args:
         scope: the parent.
         construct_id: below it.
         stage: the configuration.
-        encryption_key: of both SNS topics; its policy must let CloudWatch use it, as that of ``Storage`` does, or
-            alarms are never delivered. None leaves them unencrypted (AWS's own key for SNS is closed to CloudWatch);
+        encryption_key: the key of both SNS topics; its policy must let CloudWatch use it, as that of ``Storage`` does,
+            or alarms are never delivered. None leaves them unencrypted (AWS's own key for SNS is closed to CloudWatch);
             alarms name topics and pipelines, never messages.
     """
 
@@ -85,14 +85,14 @@ class Alarms(Construct):
     ) -> None:
         super().__init__(scope, construct_id)
         self._stage = stage
-        self.page = self._topic("Page", "somebody should look now", encryption_key)
-        self.morning = self._topic("Morning", "somebody should look in the morning", encryption_key)
-        self.told: list[cloudwatch.AlarmBase] = []
+        self.critical = self._topic("Page", "somebody should look now", encryption_key)
+        self.warning = self._topic("Morning", "somebody should look in the morning", encryption_key)
+        self.notified: list[cloudwatch.AlarmBase] = []
         for metric in METRICS:
             if metric.alarm is not None:
                 for of in watched(stage, metric):
                     if self._is_due(metric.alarm, of):
-                        self._tell(self._alarm(metric, metric.alarm, of), metric.alarm)
+                        self._notify(self._alarm(metric, metric.alarm, of), metric.alarm)
 
     def _is_due(self, alarm: Alarm, of: str) -> bool:
         pipeline = next((known for known in self._stage.pipelines if known.name == of), None)
@@ -108,7 +108,7 @@ class Alarms(Construct):
             master_key=key,
             enforce_ssl=True,
         )
-        # A policy of one's own replaces the default one, by which CloudWatch was allowed to.
+        # An explicit policy replaces the default one, which allowed CloudWatch to publish.
         topic.add_to_resource_policy(
             iam.PolicyStatement(
                 sid="AlarmsOfThisAccount",
@@ -191,11 +191,11 @@ class Alarms(Construct):
         stage = self._stage.name
         return f"{stage}-{metric.name}" if metric.dimension == "Stage" else f"{stage}-{of}-{metric.name}"
 
-    def _tell(self, made: cloudwatch.AlarmBase, alarm: Alarm) -> None:
-        action = actions.SnsAction(self.page if alarm.page else self.morning)
+    def _notify(self, made: cloudwatch.AlarmBase, alarm: Alarm) -> None:
+        action = actions.SnsAction(self.critical if alarm.critical else self.warning)
         made.add_alarm_action(action)
         made.add_ok_action(action)
-        self.told.append(made)
+        self.notified.append(made)
 
 
 def _description(metric: Metric, alarm: Alarm) -> str:

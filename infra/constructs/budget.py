@@ -1,4 +1,4 @@
-"""A budget for the stage, which says when 80 % of it is spent, or all of it is going to be."""
+"""The budget of a stage, which notifies when 80 % is spent or 100 % is forecast."""
 
 from __future__ import annotations
 
@@ -16,28 +16,30 @@ if TYPE_CHECKING:
 
 
 class StageBudget(Construct):
-    """The costs of all that has the stage's tags.
+    """A budget for the costs of all resources with the stage's tags.
 
     AWS knows costs by tag only for tags that were activated for cost allocation, once for an account: ``stage``.
     """
 
-    def __init__(self, scope: Construct, construct_id: str, *, stage: StageConfig, usd: float, told: sns.Topic) -> None:
-        """Makes the budget.
+    def __init__(
+        self, scope: Construct, construct_id: str, *, stage: StageConfig, usd: float, notified: sns.Topic
+    ) -> None:
+        """Create the budget.
 
         Args:
             scope: the parent.
             construct_id: the construct's name.
             stage: whose costs.
             usd: a month.
-            told: the topic that the budget publishes to.
+            notified: the topic that the budget publishes to.
         """
         super().__init__(scope, construct_id)
-        told.add_to_resource_policy(
+        notified.add_to_resource_policy(
             iam.PolicyStatement(
                 sid="Budget",
                 principals=[iam.ServicePrincipal("budgets.amazonaws.com")],
                 actions=["sns:Publish"],
-                resources=[told.topic_arn],
+                resources=[notified.topic_arn],
                 conditions={"StringEquals": {"aws:SourceAccount": cdk.Aws.ACCOUNT_ID}},
             )
         )
@@ -59,7 +61,9 @@ class StageBudget(Construct):
                         threshold=threshold,
                         threshold_type="PERCENTAGE",
                     ),
-                    subscribers=[budgets.CfnBudget.SubscriberProperty(subscription_type="SNS", address=told.topic_arn)],
+                    subscribers=[
+                        budgets.CfnBudget.SubscriberProperty(subscription_type="SNS", address=notified.topic_arn)
+                    ],
                 )
                 for kind, threshold in (("ACTUAL", 80), ("FORECASTED", 100))
             ],

@@ -1,4 +1,4 @@
-"""The topics in the Glue catalog, so that Athena reads them as they are: native Delta tables, one a partition."""
+"""The topics as native Delta tables in the Glue catalog, one for each partition, so that Athena can read them."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Catalog(Construct):
 
 
 def table_columns(stage: StageConfig, plan: TopicPlan, table: str) -> list[Column]:
-    """The columns of a plan's table: those of its schema, or of its dead letters; ``_produced_at`` comes last."""
+    """Return the columns of a plan's table: those of its schema or dead letters, then ``_produced_at``."""
     if table.endswith(DEAD_LETTERS_SUFFIX):
         schemas = {other.name: Schema.parse(other.schema) for other in stage.plans}
         inputs = [column for name in plan.dead_letters_of for column in schemas[name].columns]
@@ -90,5 +90,5 @@ def table_columns(stage: StageConfig, plan: TopicPlan, table: str) -> list[Colum
 
 
 def athena_type(delta_type: str) -> str:
-    """A type of Delta as the catalog spells it."""
+    """Return the catalog's name of a Delta type."""
     return re.sub(r"^\w+", lambda found: _ATHENA.get(found[0], found[0]), delta_type)

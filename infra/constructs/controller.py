@@ -1,7 +1,7 @@
-"""The stream controller: starts each pipeline at deployment, keeps it running, and gives up when that is pointless.
+"""The stream controller: a function that starts each pipeline at deployment and restarts it when its run ends.
 
-One function with three callers: CloudFormation (by a Provider, which asks until the pipeline runs), the engines'
-events, and a clock, because events may be lost.
+The function has three callers: CloudFormation (by a Provider, which polls until the pipeline runs), the events of Glue
+and EMR Serverless, and a schedule, because events may be lost.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from constructs import Construct
 from brokerless.aws.environment import ControllerEnvironment
 from infra.checks import acknowledge_resources
 from infra.constructs.access import allow_state
-from infra.constructs.functions import KitFunction
+from infra.constructs.functions import BrokerlessFunction
 from infra.constructs.providers import make_provider
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from aws_cdk import aws_sqs as sqs
     from aws_cdk import custom_resources
 
-    from brokerless.aws.controller.engines import EngineName
     from infra.constructs.functions import Platform
     from infra.constructs.managed import ManagedJob
     from infra.constructs.storage import Storage
@@ -58,7 +57,7 @@ class StreamController(Construct):
         super().__init__(scope, construct_id)
         stage = platform.stage
         environment = ControllerEnvironment(stage.name, stage.metrics_namespace, state_prefix=storage.state)
-        controller = KitFunction(
+        controller = BrokerlessFunction(
             self,
             "Function",
             platform=platform,
@@ -70,8 +69,8 @@ class StreamController(Construct):
         )
         allow_state(controller.role, storage)
         self.function, self._role = controller.function, controller.role
-        glue = [job for job in jobs if _engine(job) == "glue"]
-        emr = [job for job in jobs if _engine(job) == "emr-serverless"]
+        glue = [job for job in jobs if job.desired.location.runs_on == "glue"]
+        emr = [job for job in jobs if job.desired.location.runs_on == "emr-serverless"]
         self._allow(glue, emr)
         self._subscribe(glue, emr, failures=platform.failures.queue)
         provider = make_provider(self, "Provider", platform=platform, function=self.function, polls=True)
@@ -99,7 +98,7 @@ class StreamController(Construct):
                 event_pattern=events.EventPattern(
                     source=["aws.glue"],
                     detail_type=["Glue Job State Change"],
-                    detail={"jobName": [job.desired.place.name for job in glue], "state": _GLUE_ENDS},
+                    detail={"jobName": [job.desired.location.name for job in glue], "state": _GLUE_ENDS},
                 ),
                 targets=[target],
             )
@@ -111,7 +110,7 @@ class StreamController(Construct):
                 event_pattern=events.EventPattern(
                     source=["aws.emr-serverless"],
                     detail_type=["EMR Serverless Job Run State Change"],
-                    detail={"applicationId": [job.desired.place.name for job in emr], "state": _EMR_ENDS},
+                    detail={"applicationId": [job.desired.location.name for job in emr], "state": _EMR_ENDS},
                 ),
                 targets=[target],
             )
@@ -154,7 +153,3 @@ class StreamController(Construct):
                     conditions={"StringEquals": {"iam:PassedToService": "emr-serverless.amazonaws.com"}},
                 )
             )
-
-
-def _engine(job: ManagedJob) -> EngineName:
-    return job.desired.place.engine

@@ -177,7 +177,7 @@ class Dashboard(Construct):
         widgets: list[cloudwatch.IWidget] = [
             self._searched("Functions: errors and throttles", functions, unit="Count"),
         ]
-        jobs = [pipeline for pipeline in stage.pipelines if stage.engine_of(pipeline) == "glue"]
+        jobs = [pipeline for pipeline in stage.pipelines if stage.service_of(pipeline) == "glue"]
         if jobs:
             drivers = [
                 cloudwatch.Metric(
@@ -212,8 +212,10 @@ def _text(markdown: str, *, height: int) -> cloudwatch.TextWidget:
 
 
 def _header(stage: StageConfig) -> str:
-    ways = "; ".join(f"{' and '.join(p.inputs)} into {p.output} ({p.name})" for p in stage.pipelines) or "no pipelines"
+    pipelines = (
+        "; ".join(f"{' and '.join(p.inputs)} into {p.output} ({p.name})" for p in stage.pipelines) or "no pipelines"
+    )
     return (
         f"# brokerless {stage.name}\n"
-        f"{ways}. What each metric is: `docs/metrics.md`. What to do about an alarm: `{RUNBOOK}`."
+        f"{pipelines}. What each metric is: `docs/metrics.md`. What to do about an alarm: `{RUNBOOK}`."
     )

@@ -1,4 +1,4 @@
-"""A pipeline on EMR Serverless: the very script of ``glue_jobs/``, with its packages in an unpacked archive.
+"""A pipeline on EMR Serverless: the script of ``glue_jobs/``, with its packages in an unpacked archive.
 
 CloudFormation has no resource for a run; the controller starts it, with the parameters that are made here.
 """
@@ -12,9 +12,9 @@ from aws_cdk import aws_emrserverless as emr
 from aws_cdk import aws_iam as iam
 from constructs import Construct
 
-from brokerless.aws.controller.engines import EmrJob as EmrJobRun
-from brokerless.aws.controller.engines import Place
-from brokerless.aws.controller.records import Desired
+from brokerless.aws.controller.desired import DesiredPipeline
+from brokerless.aws.controller.services import EmrJob as EmrJobRun
+from brokerless.aws.controller.services import JobLocation
 from brokerless.cost.bill import emr_serverless as emr_price
 from brokerless.spark.session import JIT_OPTIONS
 from infra.assets import Asset
@@ -41,13 +41,13 @@ _ARCHITECTURES: Final = {"arm64": "ARM64", "x86_64": "X86_64"}
 
 
 def usd_per_hour(pipeline: PipelineConfig, stage: StageConfig) -> float:
-    """The list price of the pipeline's driver and executors."""
+    """Return the list price of the pipeline's driver and executors."""
     cores, memory = _capacity(pipeline)
     return emr_price(cores, memory, arm=stage.runtime.architecture == "arm64").usd_per_hour
 
 
 class EmrJob(Construct):
-    """An application with room for one pipeline, and what a run of it consists of.
+    """An application with the capacity for one pipeline, and the parameters of its runs.
 
     Attributes:
         role: of the run; grants to tables are the stack's.
@@ -95,9 +95,9 @@ class EmrJob(Construct):
             log_key_arn=platform.key.key_arn if platform.key else "",
         )
         self.managed = ManagedJob(
-            desired=Desired(
+            desired=DesiredPipeline(
                 pipeline=pipeline.name,
-                place=Place("emr-serverless", application.attr_application_id),
+                location=JobLocation("emr-serverless", application.attr_application_id),
                 code_hash=f"{script.digest[:16]}{packages.digest[:16]}",
                 config_hash=config_hash(plan, RELEASE, stage.emr_python),
                 job=run,
@@ -136,7 +136,7 @@ class EmrJob(Construct):
 
 
 def _capacity(pipeline: PipelineConfig) -> tuple[int, int]:
-    """Cores and GB of a driver and all executors."""
+    """Return the cores and GB of the driver and all executors."""
     executors = pipeline.workers - 1
     return (
         pipeline.driver[0] + executors * pipeline.executor[0],
@@ -170,7 +170,7 @@ def _submit(plan: JobPlan, packages: str) -> str:
 
 
 def _heap(container_gb: int) -> str:
-    """What of a worker's memory the JVM gets: Spark adds a tenth, 384 MB at least, for what lies outside the heap.
+    """Return the memory of the JVM: Spark adds a tenth, 384 MB at least, for memory outside the heap.
 
     Python's processes live there, too, hence three quarters.
     """

@@ -1,4 +1,4 @@
-"""What all functions of the kit have in common: package, log group, role, tracing, and where failed events go."""
+"""The common parts of all functions: package, log group, role, tracing, and the queue of failed events."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ARCHITECTURES: Final = {"arm64": lambda_.Architecture.ARM_64, "x86_64": lambda_
 
 
 class Failures(Construct):
-    """The queue of events that no function could process, to be looked at and sent again.
+    """The queue of events that no function could process, for a person to check and send again.
 
     Attributes:
         queue: the queue; for services, which need its policy to name them.
@@ -50,7 +50,7 @@ class Failures(Construct):
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """What functions of a stage share.
+    """The values that the functions of a stage share.
 
     Attributes:
         stage: the configuration.
@@ -67,8 +67,8 @@ class Platform:
     network: Network | None = None
 
 
-class KitFunction(Construct):
-    """A function of ``lambdas/``, with a role and a log group of its own.
+class BrokerlessFunction(Construct):
+    """A function of ``lambdas/`` with its own role and log group.
 
     Attributes:
         function: the function.
@@ -92,14 +92,14 @@ class KitFunction(Construct):
         role_name: str | None = None,
         description: str,
     ) -> None:
-        """Makes the function.
+        """Create the function.
 
         Args:
             scope: the parent.
             construct_id: the construct's name.
             platform: what functions share.
             name: the folder in ``lambdas/``.
-            environment: what the function is told.
+            environment: its environment variables.
             memory_mb: memory; processor time is in proportion to it.
             timeout: of one invocation.
             concurrency: how many run at once at most.
@@ -165,7 +165,7 @@ class KitFunction(Construct):
 def log_group(
     scope: Construct, construct_id: str, *, stage: StageConfig, key: kms.IKey | None, name: str
 ) -> logs.LogGroup:
-    """A log group that ends with the stage and does not grow for ever."""
+    """Create a log group that is deleted with the stage and has a retention."""
     return logs.LogGroup(
         scope,
         construct_id,
@@ -177,7 +177,7 @@ def log_group(
 
 
 def retention(days: int) -> logs.RetentionDays:
-    """CloudWatch's name for a number of days."""
+    """Return CloudWatch's name for a number of days."""
     names = {
         1: "ONE_DAY", 3: "THREE_DAYS", 5: "FIVE_DAYS", 7: "ONE_WEEK", 14: "TWO_WEEKS", 30: "ONE_MONTH",
         60: "TWO_MONTHS", 90: "THREE_MONTHS", 120: "FOUR_MONTHS", 150: "FIVE_MONTHS", 180: "SIX_MONTHS",
@@ -197,7 +197,7 @@ def encrypted_queue(
     visibility: cdk.Duration | None = None,
     dead_letters: sqs.DeadLetterQueue | None = None,
 ) -> sqs.Queue:
-    """A queue that takes TLS only, encrypted with the stage's key or SQS's own."""
+    """Create a queue that accepts only TLS, encrypted with the stage's key or with that of SQS."""
     return sqs.Queue(
         scope,
         construct_id,

@@ -1,4 +1,4 @@
-"""A pipeline on AWS Glue 6.0: the very script of ``glue_jobs/``, with the library installed from a zip of wheels."""
+"""A pipeline on AWS Glue 6.0: the script of ``glue_jobs/``, with the library installed from a zip of wheels."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from aws_cdk import aws_glue as glue
 from aws_cdk import aws_iam as iam
 from constructs import Construct
 
-from brokerless.aws.controller.engines import Place
-from brokerless.aws.controller.records import Desired
+from brokerless.aws.controller.desired import DesiredPipeline
+from brokerless.aws.controller.services import JobLocation
 from brokerless.cost.bill import glue as glue_price
 from infra.assets import Asset
 from infra.checks import acknowledge, acknowledge_resources
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from infra.constructs.storage import Storage
 
 GLUE_VERSION: Final = "6.0"
-"""Stated, because the service's default is another: Spark 4.1.1, Python 3.13, Java 17."""
+"""The version, because the service has another default: Spark 4.1.1, Python 3.13, Java 17."""
 
 _WINDOW: Final = "Sun:3"
 
 
 def usd_per_hour(pipeline: PipelineConfig) -> float:
-    """The list price of the pipeline's workers."""
+    """Return the list price of the pipeline's workers."""
     return glue_price(pipeline.worker_type, pipeline.workers, GLUE_VERSION).usd_per_hour
 
 
 class GlueJob(Construct):
-    """A streaming job, with a role, log groups and a security configuration of its own.
+    """A streaming job with its own role, log groups and security configuration.
 
     Neither Glue nor the job restarts a run that failed: the controller does, and counts.
 
@@ -105,9 +105,9 @@ class GlueJob(Construct):
         )
         job.node.add_dependency(self.role)
         self.managed = ManagedJob(
-            desired=Desired(
+            desired=DesiredPipeline(
                 pipeline=pipeline.name,
-                place=Place("glue", plan.name),
+                location=JobLocation("glue", plan.name),
                 code_hash=f"{script.digest[:16]}{wheels.digest[:16]}",
                 config_hash=config_hash(plan, GLUE_VERSION),
                 max_failures_per_hour=stage.max_failures_per_hour,

@@ -1,7 +1,7 @@
-"""A topic's ingest function and its doors: the ways in for producers that do not use the library.
+"""The ingest function of a topic and its sources, for producers that do not use the library.
 
-Each topic has a function of its own. So a producer of one topic reaches no other one, one topic's flood leaves the
-others alone, and a message need not name its topic.
+Each topic has its own function. So a producer of one topic cannot write to another, a burst in one topic does not slow
+down the others, and a message does not have to name its topic.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from brokerless.aws.environment import IngestEnvironment
 from infra.checks import acknowledge, acknowledge_resources
 from infra.config import resource_name
 from infra.constructs.access import allow_appending, topic_tables
-from infra.constructs.functions import KitFunction, encrypted_queue
+from infra.constructs.functions import BrokerlessFunction, encrypted_queue
 
 if TYPE_CHECKING:
     from aws_cdk import aws_kms as kms
@@ -38,20 +38,20 @@ _TIMEOUT: Final = cdk.Duration.seconds(60)
 _VISIBILITY: Final = cdk.Duration.seconds(360)
 _ATTEMPTS: Final = 5
 _MAX_BODY_BYTES: Final = 6 * 2**20
-"""What one invocation can carry."""
+"""The limit of one invocation."""
 
 
 def event_bus(scope: Construct, stage: StageConfig, key: kms.IKey | None) -> events.EventBus | None:
-    """The bus that events come by, if a topic of the stage has that door. The detail type says to which topic."""
-    if not any("eventbridge" in topic.doors for topic in stage.topics):
+    """Create the event bus if a topic of the stage has that source. The detail type of an event names its topic."""
+    if not any("eventbridge" in topic.sources for topic in stage.topics):
         return None
     return events.EventBus(
         scope, "Bus", event_bus_name=stage.prefix, description=f"Messages for topics of stage {stage.name}", kms_key=key
     )
 
 
-class Ingest(Construct):
-    """Takes a topic's messages from outside and commits them."""
+class TopicIngest(Construct):
+    """Commits messages from the sources of a topic."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Ingest(Construct):
         super().__init__(scope, construct_id)
         self._platform, self._topic = platform, topic
         stage = platform.stage
-        self._name = stage.door_name(topic)
+        self._name = stage.ingest_name(topic)
         environment = IngestEnvironment(
             stage.name,
             stage.metrics_namespace,
@@ -75,7 +75,7 @@ class Ingest(Construct):
             default_topic=topic.name,
             max_body_bytes=_MAX_BODY_BYTES,
         )
-        ingest = KitFunction(
+        ingest = BrokerlessFunction(
             self,
             "Function",
             platform=platform,
@@ -90,12 +90,12 @@ class Ingest(Construct):
         )
         self._function, self._role = ingest.function, ingest.role
         allow_appending(self._role, storage, topic_tables(topic))
-        for door in topic.doors:
-            match door:
+        for source in topic.sources:
+            match source:
                 case "url":
                     self._open_url()
                 case "sqs" | "sqs-fifo":
-                    self._open_queue(fifo=door == "sqs-fifo")
+                    self._open_queue(fifo=source == "sqs-fifo")
                 case "kinesis":
                     self._open_stream()
                 case "sns":

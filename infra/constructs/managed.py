@@ -1,4 +1,4 @@
-"""What the stream controller needs of a job, whatever engine runs it."""
+"""The values of a job that the stream controller needs, on Glue or EMR Serverless."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ if TYPE_CHECKING:
     from aws_cdk import CfnResource
     from aws_cdk import aws_iam as iam
 
-    from brokerless.aws.controller.records import Desired
+    from brokerless.aws.controller.desired import DesiredPipeline
 
 
 @dataclass(frozen=True, slots=True)
 class ManagedJob:
-    """A job that shall always run.
+    """A job that the controller runs.
 
     Attributes:
-        desired: what is wanted of it; the properties of its custom resource.
-        arn: of the Glue job or the EMR application.
-        resource: what must be up to date before a run is started.
-        role: of the runs.
+        desired: the properties of its custom resource.
+        arn: the ARN of the Glue job or the EMR application.
+        resource: the resource that must be up to date before a run is started.
+        role: the role of the runs.
     """
 
-    desired: Desired
+    desired: DesiredPipeline
     arn: str
     resource: CfnResource
     role: iam.Role

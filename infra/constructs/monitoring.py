@@ -1,4 +1,4 @@
-"""What watches a stage: alarms and a dashboard, both made from ``brokerless.metrics.METRICS`` and the configuration.
+"""Alarms and a dashboard of a stage, made from ``brokerless.metrics.METRICS`` and the configuration.
 
 Nothing is named here a second time: a metric that is added to the definitions gets its graph and its alarm, a topic or
 pipeline that is added to the configuration gets all of its own.
@@ -37,4 +37,4 @@ class Monitoring(Construct):
     ) -> None:
         super().__init__(scope, construct_id)
         self.alarms = Alarms(self, "Alarms", stage=stage, encryption_key=encryption_key)
-        Dashboard(self, "Dashboard", stage=stage, alarms=self.alarms.told)
+        Dashboard(self, "Dashboard", stage=stage, alarms=self.alarms.notified)

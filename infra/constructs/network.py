@@ -1,4 +1,4 @@
-"""A private network, for stages that want one: no way to the internet, and endpoints to the AWS services instead."""
+"""A private network for a stage: without access to the internet, and with endpoints to the AWS services."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SERVICES: Final = {
 
 
 class Network(Construct):
-    """Private subnets in some zones, one security group for all of the stage's code.
+    """Private subnets in several zones, with one security group for all code of the stage.
 
     Attributes:
         vpc: the network.
@@ -63,17 +63,17 @@ class Network(Construct):
             self.vpc.add_interface_endpoint(name, service=service, security_groups=[endpoints], open=False)
 
     def of_functions(self) -> dict[str, Any]:
-        """The arguments that put a Lambda function into this network."""
+        """Return the arguments that put a Lambda function into this network."""
         isolated = ec2.SubnetSelection(subnet_type=ec2.SubnetType.PRIVATE_ISOLATED)
         return {"vpc": self.vpc, "vpc_subnets": isolated, "security_groups": [self.group]}
 
     @property
     def subnet_ids(self) -> list[str]:
-        """Of the private subnets."""
+        """The ids of the private subnets."""
         return [subnet.subnet_id for subnet in self.vpc.isolated_subnets]
 
     def allow_interfaces(self, role: iam.Role) -> None:
-        """Lets a function or a job attach itself to the network's subnets."""
+        """Allow a function or a job to attach to the network's subnets."""
         ec2_arn = f"arn:aws:ec2:{cdk.Aws.REGION}:{cdk.Aws.ACCOUNT_ID}"
         interfaces = f"{ec2_arn}:network-interface/*"
         statements = {

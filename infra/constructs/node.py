@@ -1,4 +1,4 @@
-"""Which Node.js runs the CDK: the one that is installed with the Python packages, so that its version is pinned."""
+"""Run the CDK with the Node.js that is installed with the Python packages, so that its version is pinned."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def use_packaged_node(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Makes the CDK's Python bindings start the ``node`` beside this interpreter. Call it before importing aws_cdk."""
+    """Make the CDK's Python bindings start the ``node`` beside this interpreter. Call it before importing aws_cdk."""
     node = Path(sys.executable).with_name("node")
     if node.exists():
         environ.setdefault("JSII_NODE", str(node))

@@ -1,4 +1,4 @@
-"""The CDK's Provider framework for custom resources, and what the rules say about its parts."""
+"""The CDK's Provider framework for custom resources, with the accepted findings of the rules."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def make_provider(
     function: lambda_.IFunction,
     polls: bool,
 ) -> custom_resources.Provider:
-    """A custom resource's provider, with a log that ends.
+    """Create a custom resource's provider, with a log that has a retention.
 
     Args:
         scope: the parent.
         construct_id: the provider's name.
         platform: what functions share.
         function: answers CloudFormation's events, and polls.
-        polls: whether CloudFormation is told that it is done only when the function says so.
+        polls: whether the resource is complete only when the function returns that it is.
     """
     name = f"{platform.stage.log_prefix}/providers/{scope.node.id.lower()}"
     provider = custom_resources.Provider(

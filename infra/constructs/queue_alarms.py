@@ -1,4 +1,4 @@
-"""Alarms for events and messages that nothing could process: they wait in queues, and somebody has to look."""
+"""Alarms for events and messages that no function could process: they wait in queues until a person checks them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class QueueAlarms(Construct):
     """One alarm for each queue that should be empty."""
 
-    def __init__(self, scope: Construct, construct_id: str, *, stage: StageConfig, told: sns.ITopic) -> None:
+    def __init__(self, scope: Construct, construct_id: str, *, stage: StageConfig, notified: sns.ITopic) -> None:
         super().__init__(scope, construct_id)
         for queue in stage.queues_to_watch:
             metric = cloudwatch.Metric(
@@ -38,4 +38,4 @@ class QueueAlarms(Construct):
                 evaluation_periods=1,
                 treat_missing_data=cloudwatch.TreatMissingData.NOT_BREACHING,
             )
-            alarm.add_alarm_action(actions.SnsAction(told))
+            alarm.add_alarm_action(actions.SnsAction(notified))

@@ -1,4 +1,4 @@
-"""Functions that a clock starts: maintenance, the canaries, and the example's generator."""
+"""Functions that a schedule starts: maintenance, the canaries, and the example's generator."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from constructs import Construct
 from brokerless.aws.environment import CanaryEnvironment, GeneratorEnvironment, MaintenanceEnvironment
 from brokerless.examples.timezone.generator import STOP_BEFORE_S
 from brokerless.examples.timezone.messages import ZONES
-from brokerless.maintenance.maintainer import GRACE_S, SWEEP_EVERY_S
+from brokerless.maintenance.maintainer import GARBAGE_EVERY_S, GRACE_S
 from infra.constructs.access import allow_appending, allow_maintaining, allow_reading, topic_tables
-from infra.constructs.functions import KitFunction
+from infra.constructs.functions import BrokerlessFunction
 from infra.constructs.storage import maintenance_role
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _GENERATOR_EVERY: Final = cdk.Duration.minutes(1)
 
 
 class Maintenance(Construct):
-    """Checkpoints, clean-up of logs and of orphans, for all topics."""
+    """Maintains all topics: checkpoints, log clean-up, garbage collection."""
 
     def __init__(self, scope: Construct, construct_id: str, *, platform: Platform, storage: Storage) -> None:
         super().__init__(scope, construct_id)
@@ -49,9 +49,9 @@ class Maintenance(Construct):
             root=storage.root,
             log_retention_s=stage.retention_days * _DAY_S,
             grace_s=GRACE_S,
-            sweep_every_s=SWEEP_EVERY_S,
+            sweep_every_s=GARBAGE_EVERY_S,
         )
-        maintenance = KitFunction(
+        maintenance = BrokerlessFunction(
             self,
             "Function",
             platform=platform,
@@ -70,7 +70,7 @@ class Maintenance(Construct):
 
 
 class Canary(Construct):
-    """One message a minute through a pipeline, from the first hop to a reader."""
+    """Sends one message a minute through a pipeline, and reads it from the output."""
 
     def __init__(
         self, scope: Construct, construct_id: str, *, platform: Platform, storage: Storage, pipeline: PipelineConfig
@@ -86,7 +86,7 @@ class Canary(Construct):
             pipeline=pipeline.name,
             timeout_s=_CANARY_WAITS_S,
         )
-        canary = KitFunction(
+        canary = BrokerlessFunction(
             self,
             "Function",
             platform=platform,
@@ -105,7 +105,7 @@ class Canary(Construct):
 
 
 class Generator(Construct):
-    """Sends the example's messages, by hand or each minute."""
+    """Sends the example's messages, each minute or when it is invoked."""
 
     def __init__(self, scope: Construct, construct_id: str, *, platform: Platform, storage: Storage) -> None:
         super().__init__(scope, construct_id)
@@ -117,7 +117,7 @@ class Generator(Construct):
             rate_per_s=stage.generator.rate_per_s,
             duration_s=stage.generator.duration_s,
         )
-        generator = KitFunction(
+        generator = BrokerlessFunction(
             self,
             "Function",
             platform=platform,

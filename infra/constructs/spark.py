@@ -1,4 +1,4 @@
-"""What a pipeline's Spark job is told, on either engine: the script's arguments and Spark's settings, from the library.
+"""The arguments and Spark settings of a pipeline's job, for Glue and EMR Serverless, from the library.
 
 The settings are those of a local session (``brokerless.spark.conf``), because a session that is given by the platform
 can no longer be changed by the script. The JVM's options are EMR's only: they hold spaces, and Glue's single ``--conf``
@@ -27,7 +27,7 @@ SPARK_CONF: Final = {**SESSION_CONF, **STREAM_CONF}
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """A pipeline's job without the engine: pass it to the construct of an engine.
+    """A pipeline's job without its service: pass it to ``GlueJob`` or ``EmrJob``.
 
     Attributes:
         stage: the configuration.
@@ -43,17 +43,17 @@ class JobPlan:
 
     @property
     def name(self) -> str:
-        """Of the job: ``brokerless-dev-timezone-etl``."""
+        """The name of the job: ``brokerless-dev-timezone-etl``."""
         return f"{self.stage.prefix}-{self.pipeline.name}"
 
     @property
     def log_prefix(self) -> str:
-        """Below which its log groups are."""
+        """The prefix of its log groups."""
         return f"{self.stage.log_prefix}/jobs/{self.pipeline.name}"
 
     @property
     def arguments(self) -> dict[str, str]:
-        """The script's; a pipeline's own come last and win."""
+        """The script's arguments; a pipeline's own arguments override the others."""
         pipeline = self.pipeline
         return {
             "--root": self.root,
@@ -70,7 +70,7 @@ class JobPlan:
 
 
 def chained(conf: Mapping[str, str]) -> str:
-    """Settings as the value of one ``--conf``: further ones follow inside it, because Glue takes an argument once.
+    """Return settings as the value of one ``--conf``, because Glue accepts an argument only once.
 
     Raises:
         ValueError: a value holds a space, which would end it.
@@ -84,12 +84,12 @@ def chained(conf: Mapping[str, str]) -> str:
 
 
 def config_hash(plan: JobPlan, *further: object) -> str:
-    """Changes when a run has to be replaced for another reason than its code: when it would be told something else.
+    """Return a hash that changes when a run must be replaced for another reason than its code.
 
-    Made from the configuration and not from the arguments, which hold the CDK's placeholders.
+    It is made from the configuration and not from the arguments, which hold the CDK's placeholders.
     """
     pipeline = plan.pipeline
-    told = (pipeline.name, pipeline.inputs, pipeline.output, pipeline.arguments, plan.stage.metrics_namespace)
+    named = (pipeline.name, pipeline.inputs, pipeline.output, pipeline.arguments, plan.stage.metrics_namespace)
     sized = (pipeline.workers, pipeline.worker_type, pipeline.driver, pipeline.executor, plan.usd_per_hour)
-    known = [told, sized, SPARK_CONF, plan.stage.kms, plan.stage.vpc is None, *further]
+    known = [named, sized, SPARK_CONF, plan.stage.kms, plan.stage.vpc is None, *further]
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""Where messages lie: the bucket of data, a scratch bucket, a bucket of access logs, and the key for all of them.
+"""The buckets for data, scratch files and access logs, and the key for all of them.
 
 Names of buckets follow from stage, account and region, so that other stacks, and people, know them. The data bucket
 enforces what the kit's guarantees rest on: an entry of a table's log can only be created, never written over; and only
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from infra.config import StageConfig
 
 TOPICS: Final = "topics"
-"""Of the data bucket: below it each topic has its tables."""
+"""The prefix of the topics' tables in the data bucket."""
 
 STATE: Final = "controller"
-"""Of the data bucket: the controller's records."""
+"""The prefix of the controller's states in the data bucket."""
 
 
 class Storage(Construct):
-    """Buckets and key of a stage.
+    """The buckets and the key of a stage.
 
     Attributes:
         key: for everything of the stage; None if it has none of its own.
@@ -167,7 +167,7 @@ class Storage(Construct):
 
 
 def maintenance_role(stage: StageConfig) -> str:
-    """The name of the role that alone may remove messages' objects. One a region: names of roles are the account's."""
+    """Return the name of the only role that may remove messages' objects. It has the region: role names are global."""
     return f"{stage.prefix}-maintenance-{cdk.Aws.REGION}"
 
 

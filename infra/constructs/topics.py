@@ -1,4 +1,4 @@
-"""The topics themselves: created before anything writes to them, and never deleted by a deployment."""
+"""The topics of a stage, which are created before anything writes to them and never deleted by a deployment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from constructs import Construct
 
 from brokerless.aws.environment import TopicsEnvironment
 from infra.constructs.access import allow_appending
-from infra.constructs.functions import KitFunction
+from infra.constructs.functions import BrokerlessFunction
 from infra.constructs.providers import make_provider
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Topics(Construct):
-    """Makes every topic of the stage exist.
+    """Creates every topic of the stage.
 
     Attributes:
         resource: what producers and jobs have to wait for.
@@ -27,7 +27,7 @@ class Topics(Construct):
     def __init__(self, scope: Construct, construct_id: str, *, platform: Platform, storage: Storage) -> None:
         super().__init__(scope, construct_id)
         stage = platform.stage
-        creator = KitFunction(
+        creator = BrokerlessFunction(
             self,
             "Creator",
             platform=platform,

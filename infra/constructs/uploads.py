@@ -1,4 +1,4 @@
-"""Files that jobs load from S3: uploaded by the CDK, under names that the services accept."""
+"""Upload files that jobs load from S3, under names that the services accept."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class Upload(Construct):
         self._arn = f"arn:aws:s3:::{location.bucket_name}/{location.object_key}"
 
     def allow_reading(self, role: iam.Role) -> None:
-        """Lets a job load this very file."""
+        """Allow a job to load this file."""
         role.add_to_policy(iam.PolicyStatement(actions=["s3:GetObject"], resources=[self._arn]))
 
 
 def file_digest(path: Path) -> str:
-    """Of a file that is uploaded as it is."""
+    """Return the hash of a file that is uploaded unchanged."""
     return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,7 +1,7 @@
-"""Sends the canary's message and reports how long it took, or that it is missing. Started each minute.
+"""Send the canary's message and report its latency, or that it is missing. A schedule starts it each minute.
 
-The function needs no retries (a repeated event is another message), one instance at a time, and a time-out of at least
-the canary's own and ``RESERVE_S``.
+The function must have no retries (a repeated event is another message), one instance at a time, and a time-out of at
+least that of the canary and ``RESERVE_S``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.typing import LambdaContext
 
 RESERVE_S: Final = 10.0
-"""Kept back of the function's time to look at the dead letters and to report: a killed function alarms nobody."""
+"""The reserved part of the function's time, to read dead letters and to report: a killed function reports nothing."""
 
 ENVIRONMENT: Final = CanaryEnvironment.load()
 CANARY: Final = Canary(ENVIRONMENT.topic, ENVIRONMENT.output)
@@ -33,20 +33,20 @@ metrics.set_default_dimensions(**{CANARY_LATENCY.dimension: ENVIRONMENT.pipeline
 @logger.inject_lambda_context
 @metrics.log_metrics
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
-    """Answers the latency in seconds, or None.
+    """Return the latency in seconds, or None.
 
     Raises:
-        BrokerlessError: the message could not be sent, or the output not be read. Counts as missing, too.
+        BrokerlessError: the message could not be sent, or the output could not be read. It counts as missing too.
     """
     timeout_s = min(ENVIRONMENT.timeout_s, context.get_remaining_time_in_millis() / 1000 - RESERVE_S)
     try:
-        sighting = CANARY.run(timeout_s)
-    except Exception:  # whatever it is, nobody saw the message, and no data would alarm nobody
+        result = CANARY.run(timeout_s)
+    except Exception:  # the message was not received, and missing data would raise no alarm
         metrics.add_metric(CANARY_MISSING.name, CANARY_MISSING.unit, 1)
         raise
-    log = logger.error if sighting.latency_s is None else logger.info
-    log(str(sighting), canary=sighting.text, requests=dict(sighting.requests), usd=sighting.usd)
-    metrics.add_metric(CANARY_MISSING.name, CANARY_MISSING.unit, int(sighting.latency_s is None))
-    if sighting.latency_s is not None:
-        metrics.add_metric(CANARY_LATENCY.name, CANARY_LATENCY.unit, sighting.latency_s)
-    return {"latency_s": sighting.latency_s, "text": sighting.text, "dead_letter": sighting.reason}
+    log = logger.error if result.latency_s is None else logger.info
+    log(str(result), canary=result.text, requests=dict(result.requests), usd=result.usd)
+    metrics.add_metric(CANARY_MISSING.name, CANARY_MISSING.unit, int(result.latency_s is None))
+    if result.latency_s is not None:
+        metrics.add_metric(CANARY_LATENCY.name, CANARY_LATENCY.unit, result.latency_s)
+    return {"latency_s": result.latency_s, "text": result.text, "dead_letter": result.reason}

@@ -1,6 +1,6 @@
-"""Sends the example's messages: ``{"rate_per_s": 100, "duration_s": 50}``, or what the environment says.
+"""Send the example's messages. The event ``{"rate_per_s": 100, "duration_s": 50}`` overrides the environment.
 
-A run that is repeated sends its messages again: invoke it without retries.
+A repeated run sends its messages again, so invoke the function without retries.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ logger = Logger()
 
 @logger.inject_lambda_context
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
-    """Answers how many messages were due, sent and acknowledged.
+    """Return the numbers of messages that were due, sent and acknowledged.
 
     Raises:
-        BrokerlessError: the rate or duration cannot be, or a topic is not there; nothing was sent.
+        BrokerlessError: the rate or duration is invalid, or a topic does not exist; nothing was sent.
     """
     try:
         generated = generate(

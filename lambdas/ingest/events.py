@@ -1,4 +1,4 @@
-"""Events of AWS into messages of the library; what each service calls a message, its place and its topic.
+"""Convert events of AWS services into messages: the source, position and topic of each message.
 
 =========================  ==================================  ================  ==============================
 event                      source of a message                 position          topic
@@ -11,7 +11,8 @@ SNS                        ``sns/<topic>``                     none             
 EventBridge                ``eventbridge/<source>/<type>``     none              the default
 =========================  ==================================  ================  ==============================
 
-What SNS and EventBridge put into a queue is unwrapped: the message is the notification's text, or the event's detail.
+The envelopes of SNS and EventBridge in a queue are removed: the message is the notification's text, or the event's
+detail.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from aws_lambda_powertools.utilities.data_classes import (
 
 from brokerless.columns.text import DECODER
 from brokerless.errors import MessageError
-from brokerless.ingest.batches import Incoming
-from brokerless.ingest.http import Post
+from brokerless.ingest.batches import SourceMessage
+from brokerless.ingest.http import HttpRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -53,30 +54,30 @@ class Batch:
     """The messages of an event.
 
     Attributes:
-        partial: whether the service takes a list of those to deliver again; otherwise the function must fail.
-        stream: whether it delivers everything again from the first of them on.
+        partial: whether the service accepts a list of messages to deliver again; otherwise the function must fail.
+        stream: whether the service delivers everything again from the first of these messages on.
     """
 
-    messages: tuple[Incoming, ...]
+    messages: tuple[SourceMessage, ...]
     partial: bool
     stream: bool = False
 
-    def failures(self, failed: Iterable[Incoming]) -> dict[str, Any]:
-        """The answer that has these messages delivered again."""
+    def failures(self, failed: Iterable[SourceMessage]) -> dict[str, Any]:
+        """Return the response that makes the service deliver these messages again."""
         if self.stream:
-            first: dict[str, Incoming] = {}
+            first: dict[str, SourceMessage] = {}
             for message in failed:
                 first.setdefault(message.source, message)
             failed = first.values()
         return {"batchItemFailures": [{"itemIdentifier": message.item} for message in failed]}
 
 
-def post_of(event: dict[str, Any]) -> Post | None:
-    """The request, if the event is one of a function URL (or of an HTTP API, whose events are the same)."""
+def http_request_of(event: dict[str, Any]) -> HttpRequest | None:
+    """Return the request of a function URL's event (or an HTTP API's, which is the same); None for other events."""
     if "http" not in event.get("requestContext", {}):
         return None
     request = LambdaFunctionUrlEvent(event)
-    return Post(
+    return HttpRequest(
         method=request.request_context.http.method,
         path=request.raw_path,
         headers={name.lower(): value for name, value in request.headers.items()},
@@ -87,9 +88,9 @@ def post_of(event: dict[str, Any]) -> Post | None:
 
 
 def _caller(authorizer: Any) -> str:
-    """Who sends a request, as AWS has found out; empty if nobody had to say, or if it says it in a way of its own.
+    """Return the identity that AWS authenticated; empty without authentication or with an unknown authorizer.
 
-    A role is named without its session: the copies of a program share the role, and each has a session of its own.
+    A role is named without its session, because the instances of one program share the role.
     """
     match authorizer:
         # All users of an identity pool have one role.
@@ -105,17 +106,17 @@ def _caller(authorizer: Any) -> str:
 
 
 def batch_of(event: dict[str, Any]) -> Batch:
-    """The messages of an event of a queue, stream or bus.
+    """Return the messages of an event of a queue, stream or bus.
 
     Raises:
-        MessageError: the event is of none of these services, or not as they write it. Nothing of it was taken.
+        MessageError: the event is of another service, or has another form. Nothing was written.
     """
     try:
         return _batch_of(event)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise MessageError(
-            f"An event with the keys {sorted(map(str, event))[:10]} is not as its service writes it "
-            f"({type(error).__name__}: {str(error)[:200]}). Nothing of it was taken; look at the source's settings."
+            f"An event with the keys {sorted(map(str, event))[:10]} does not have the form of its service "
+            f"({type(error).__name__}: {str(error)[:200]}). Nothing was written. Check the settings of the source."
         ) from error
 
 
@@ -133,12 +134,12 @@ def _batch_of(event: dict[str, Any]) -> Batch:
         case "aws:sns":
             return Batch(tuple(_sns(event)), partial=False)
     raise MessageError(
-        f"An event with the keys {sorted(event)[:10]} is of no service that this function reads. Send it by SQS, SNS, "
-        "EventBridge, Kinesis, Kafka, or as a request to the function's URL."
+        f"An event with the keys {sorted(event)[:10]} is not of a supported service. Send messages by "
+        "SQS, SNS, EventBridge, Kinesis, Kafka, or as a request to the function's URL."
     )
 
 
-def _sqs(event: dict[str, Any]) -> Iterator[Incoming]:
+def _sqs(event: dict[str, Any]) -> Iterator[SourceMessage]:
     for record in SQSEvent(event).records:
         attribute = record.message_attributes[_TOPIC]
         topic = attribute.get("stringValue") if attribute else None
@@ -147,19 +148,19 @@ def _sqs(event: dict[str, Any]) -> Iterator[Incoming]:
         # Standard queues can have message groups as well, but no sequence numbers.
         if (number := record.attributes.sequence_number) is not None:
             source, position = f"{source}/{record.attributes.message_group_id}", int(number)
-        yield Incoming(body, source, record.message_id, position, topic or inner_topic)
+        yield SourceMessage(body, source, record.message_id, position, topic or inner_topic)
 
 
-def _kinesis(event: dict[str, Any]) -> Iterator[Incoming]:
+def _kinesis(event: dict[str, Any]) -> Iterator[SourceMessage]:
     for record in KinesisStreamEvent(event).records:
-        # With enhanced fan-out the source is a consumer of the stream, but the places are those of the shard.
+        # With enhanced fan-out the source is a consumer of the stream, but the positions are those of the shard.
         stream = record.event_source_arn.partition("/consumer/")[0]
         shard = record.event_id.partition(":")[0]
         number = record.kinesis.sequence_number
-        yield Incoming(_decoded(record.kinesis.data), f"kinesis/{stream}/{shard}", number, int(number))
+        yield SourceMessage(_decoded(record.kinesis.data), f"kinesis/{stream}/{shard}", number, int(number))
 
 
-def _kafka(event: dict[str, Any]) -> Iterator[Incoming]:
+def _kafka(event: dict[str, Any]) -> Iterator[SourceMessage]:
     kafka = KafkaEvent(event)
     # The order in which somebody listed the brokers says nothing.
     cluster = kafka.event_source_arn or ",".join(sorted(kafka.decoded_bootstrap_servers))
@@ -168,24 +169,24 @@ def _kafka(event: dict[str, Any]) -> Iterator[Incoming]:
         offset = int(record.offset)
         item = _KafkaItem(partition=f"{record.topic}-{record.partition}", offset=offset)
         source = f"kafka/{cluster}/{record.topic}/{record.partition}"
-        yield Incoming(body, source, item, offset)
+        yield SourceMessage(body, source, item, offset)
 
 
-def _sns(event: dict[str, Any]) -> Iterator[Incoming]:
+def _sns(event: dict[str, Any]) -> Iterator[SourceMessage]:
     for record in SNSEvent(event).records:
         body, _ = _unwrapped(record.sns.message)
-        yield Incoming(
+        yield SourceMessage(
             body, f"sns/{record.sns.topic_arn}", record.sns.message_id, topic=_sns_topic(record.sns.raw_event)
         )
 
 
-def _event_bridge(event: dict[str, Any]) -> Incoming:
+def _event_bridge(event: dict[str, Any]) -> SourceMessage:
     bus = EventBridgeEvent(event)
-    return Incoming(json.dumps(bus.detail).encode(), f"eventbridge/{bus.source}/{bus.detail_type}", bus.get_id)
+    return SourceMessage(json.dumps(bus.detail).encode(), f"eventbridge/{bus.source}/{bus.detail_type}", bus.get_id)
 
 
 def _decoded(text: str) -> bytes:
-    """The bytes of a payload; what is no base64 as it is, so that it becomes a dead letter and stops no other."""
+    """Return the bytes of a payload. Text that is not base64 is returned as it is, and becomes a dead letter."""
     try:
         return base64.b64decode(text, validate=True)
     except ValueError:
@@ -193,10 +194,11 @@ def _decoded(text: str) -> bytes:
 
 
 def _unwrapped(text: str) -> tuple[bytes, str | None]:
-    """A message without the envelopes of SNS and EventBridge, and the topic that the envelope of SNS names.
+    """Return a message without the envelopes of SNS and EventBridge, and the topic that the SNS envelope names.
 
-    The envelopes are known by keys that together no message has: a column cannot be called ``detail-type``, and
-    ``TopicArn`` with ``MessageId`` and the rest is no accident.
+    An envelope is recognised by keys that a message cannot have together: a column cannot be called ``detail-type``,
+        and
+    no topic has columns ``TopicArn``, ``MessageId`` and the other keys by accident.
     """
     topic = None
     if '"TopicArn"' in text and (found := _object(text)) and found.keys() >= _NOTIFICATION:
@@ -210,7 +212,7 @@ def _object(text: str) -> dict[str, Any] | None:
     try:
         found = DECODER.decode(text)
     except (ValueError, RecursionError):
-        return None  # no envelope; whether it is a message is for others to say
+        return None  # not an envelope; the reader of the topic decides whether it is a message
     return found if isinstance(found, dict) else None
 
 

@@ -1,8 +1,7 @@
-"""Takes messages of SQS, SNS, EventBridge, Kinesis, Kafka and HTTP requests into topics.
+"""Ingest messages of SQS, SNS, EventBridge, Kinesis, Kafka and HTTP requests into topics.
 
-What each source may expect is said in ``brokerless.ingest.batches`` and ``brokerless.ingest.http``. Event source
-mappings must ask for partial batch responses (``ReportBatchItemFailures``), and that of Kinesis must keep a
-parallelization factor of 1.
+The guarantees of each source are in ``docs/guarantees.md``. Event source mappings must ask for partial batch responses
+(``ReportBatchItemFailures``), and that of Kinesis must have a parallelization factor of 1.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 from aws_lambda_powertools import Logger
 
 from brokerless.aws.environment import IngestEnvironment
-from brokerless.ingest.batches import TIMEOUT_S, Ingest, Routes
-from brokerless.ingest.http import Post, Posts
+from brokerless.ingest.batches import TIMEOUT_S, BatchIngest, Routes
+from brokerless.ingest.http import HttpIngest, HttpRequest
 from brokerless.metrics import Meter
-from brokerless.producer.pool import Producers
+from brokerless.producer.pool import ProducerPool
 from brokerless.settings import Settings
 from brokerless.store import open_store
 from lambdas.emf import emit
-from lambdas.ingest.events import batch_of, post_of
+from lambdas.ingest.events import batch_of, http_request_of
 
 if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.typing import LambdaContext
@@ -28,47 +27,47 @@ if TYPE_CHECKING:
 ENVIRONMENT: Final = IngestEnvironment.load()
 METER: Final = Meter()
 STORE: Final = open_store(Settings.load(root=ENVIRONMENT.root))
-PRODUCERS: Final = Producers(STORE, timeout_s=TIMEOUT_S)
+PRODUCERS: Final = ProducerPool(STORE, timeout_s=TIMEOUT_S)
 ROUTES: Final = Routes(ENVIRONMENT.topics, ENVIRONMENT.default_topic)
-INGEST: Final = Ingest(STORE, routes=ROUTES, producers=PRODUCERS, meter=METER)
-POSTS: Final = Posts(routes=ROUTES, producers=PRODUCERS, max_bytes=ENVIRONMENT.max_body_bytes, meter=METER)
+INGEST: Final = BatchIngest(STORE, routes=ROUTES, producers=PRODUCERS, meter=METER)
+HTTP: Final = HttpIngest(routes=ROUTES, producers=PRODUCERS, max_bytes=ENVIRONMENT.max_body_bytes, meter=METER)
 
 logger = Logger()
 
 
 @logger.inject_lambda_context
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
-    """Answers a request, or which messages of a batch are to be delivered again.
+    """Return the response to a request, or the messages of a batch that must be delivered again.
 
     Raises:
-        BrokerlessError: none of the batch could be taken, or the source knows no partial answer.
+        BrokerlessError: no message of the batch could be written, or the source does not accept a partial response.
     """
     try:
-        post = post_of(event)
-        return _take(event) if post is None else _answer(post)
+        request = http_request_of(event)
+        return _ingest(event) if request is None else _respond(request)
     finally:
         emit(METER, ENVIRONMENT.metrics_namespace)
 
 
-def _answer(post: Post) -> dict[str, Any]:
-    answer = POSTS.answer(post)
-    logger.info("A request was answered.", status=answer.status, bytes=len(post.body))
-    headers = {"Content-Type": "application/json", **answer.headers}
-    return {"statusCode": answer.status, "headers": headers, "body": json.dumps(answer.content)}
+def _respond(request: HttpRequest) -> dict[str, Any]:
+    response = HTTP.handle(request)
+    logger.info("A request was handled.", status=response.status, bytes=len(request.body))
+    headers = {"Content-Type": "application/json", **response.headers}
+    return {"statusCode": response.status, "headers": headers, "body": json.dumps(response.content)}
 
 
-def _take(event: dict[str, Any]) -> dict[str, Any]:
+def _ingest(event: dict[str, Any]) -> dict[str, Any]:
     batch = batch_of(event)
-    taken = INGEST.take(batch.messages)
-    log = logger.error if taken.failed else logger.info
+    result = INGEST.ingest(batch.messages)
+    log = logger.error if result.failed else logger.info
     log(
-        "A batch was taken.",
-        committed=taken.committed,
-        rejected=taken.rejected,
-        skipped=taken.skipped,
-        failed=len(taken.failed),
-        errors=[str(error) for error in taken.errors],
+        "A batch was ingested.",
+        committed=result.committed,
+        rejected=result.rejected,
+        skipped=result.skipped,
+        failed=len(result.failed),
+        errors=[str(error) for error in result.errors],
     )
-    if taken.failed and (not batch.partial or len(taken.failed) == len(batch.messages)):
-        raise taken.errors[0]
-    return batch.failures(taken.failed)
+    if result.failed and (not batch.partial or len(result.failed) == len(batch.messages)):
+        raise result.errors[0]
+    return batch.failures(result.failed)

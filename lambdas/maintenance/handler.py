@@ -1,7 +1,7 @@
-"""Keeps the tables of all topics in order, for as long as the function's time allows. Started by a schedule.
+"""Maintain the tables of all topics, for as long as the function's time allows. A schedule starts it.
 
-What is left over is the next run's: ``Maintainer.run_round`` remembers its place below the root. The function must run
-one instance at a time, because a table has one maintainer.
+The next run continues with the remaining tables: ``Maintainer.run_round`` stores its position below the root. Only one
+instance may run at a time, because a table has one maintainer.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.typing import LambdaContext
 
 RESERVE_S: Final = 15.0
-"""Kept back of the function's time: a request that hangs until its time-out of 10 s, and noting the place. If that is
-not enough the function is killed, which costs the next run nothing but the table that it was at."""
+"""The reserved part of the function's time: a request that hangs until its time-out of 10 s, and storing the position.
+If that is not enough, the function is killed, and the next run skips the table that it was at."""
 
 ENVIRONMENT: Final = MaintenanceEnvironment.load()
 MAINTAINER: Final = Maintainer(log_retention_s=ENVIRONMENT.log_retention_s, grace_s=ENVIRONMENT.grace_s)
@@ -36,20 +36,22 @@ metrics.set_default_dimensions(**{MAINTENANCE_SKIPPED.dimension: ENVIRONMENT.sta
 @logger.inject_lambda_context
 @metrics.log_metrics
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, int]:
-    """Answers how many tables had their turn, and what was removed and skipped.
+    """Return the number of maintained tables, removed bytes and skipped steps.
 
     Raises:
-        BrokerlessError: the tables could not be listed, or the place not be kept. Counts as skipped, too.
+        BrokerlessError: the tables could not be listed, or the position could not be stored. It counts as skipped too.
     """
     until_s = SYSTEM.monotonic() + context.get_remaining_time_in_millis() / 1000 - RESERVE_S
     tables = removed = skipped = 0
     try:
-        for report in MAINTAINER.run_round(until_s=until_s, sweep_every_s=ENVIRONMENT.sweep_every_s):
+        for report in MAINTAINER.run_round(until_s=until_s, garbage_every_s=ENVIRONMENT.sweep_every_s):
             log = logger.warning if report.skipped else logger.info
             log("A table was maintained.", **asdict(report))
             tables, removed = tables + 1, removed + report.bytes_removed
-            skipped += len(report.skipped) * (report.skipped != (NOT_OURS,))  # a table of others alarms nobody
-    except Exception:  # whatever it is, the tables did not get their turn, and no data would alarm nobody
+            skipped += len(report.skipped) * (
+                report.skipped != (NOT_OURS,)
+            )  # a table of another program raises no alarm
+    except Exception:  # the tables were not maintained, and missing data would raise no alarm
         skipped += 1
         raise
     finally:

@@ -1,12 +1,11 @@
-"""Calls the stream controller for whoever asks: CloudFormation, events of Glue and EMR Serverless, schedule, person.
+"""Call the stream controller for CloudFormation, for events of Glue and EMR Serverless, for a schedule or a person.
 
-One function with one entry, ``handler``. A custom resource's Provider takes it for both ``on_event`` and
-``is_complete``: what ``on_event`` answers comes back with each poll, and by the mark in it the two are told apart. A
-poll never fails for a reason that may pass, because the Provider fails the deployment at the first error.
+A custom resource's Provider uses ``handler`` as both ``on_event`` and ``is_complete``: the response of ``on_event``
+comes back with each poll, and its mark distinguishes the two. A poll never fails for a temporary reason, because the
+Provider fails the deployment at the first error.
 
-A person starts a pipeline that was given up again by invoking it with ``{"reset": "<pipeline>"}``.
-
-The function needs a minute, and no reserved concurrency: the records keep concurrent calls apart.
+To start a pipeline again after the controller gave up, invoke the function with ``{"reset": "<pipeline>"}``. The
+function needs a minute, and no reserved concurrency: stored states separate concurrent calls.
 """
 
 from __future__ import annotations
@@ -19,9 +18,13 @@ from aws_lambda_powertools import Logger
 from aws_lambda_powertools.metrics import EphemeralMetrics
 from botocore.config import Config
 
+from brokerless.aws.controller.calls import client_config
 from brokerless.aws.controller.controller import Controller, Request, Status
-from brokerless.aws.controller.engines import EmrServerlessEngine, GlueEngine, Place, client_config
-from brokerless.aws.controller.records import Desired, S3Records
+from brokerless.aws.controller.desired import DesiredPipeline
+from brokerless.aws.controller.emr_serverless import EmrServerlessService
+from brokerless.aws.controller.glue import GlueService
+from brokerless.aws.controller.services import JobLocation
+from brokerless.aws.controller.states import S3PipelineStates
 from brokerless.aws.environment import ControllerEnvironment
 from brokerless.clock import SYSTEM
 from brokerless.errors import StoreError, UsageError
@@ -33,13 +36,13 @@ if TYPE_CHECKING:
 ENVIRONMENT: Final = ControllerEnvironment.load()
 
 POLL: Final = "BrokerlessPoll"
-"""The mark in what ``on_event`` answers."""
+"""The mark in the response of ``on_event``."""
 
 logger = Logger()
 
 
 def report(status: Status) -> None:
-    """Logs a status and sends its metrics, one set a pipeline."""
+    """Log a status and send its metrics, one set for each pipeline."""
     log = logger.error if status.gave_up else logger.warning if status.run_failures else logger.info
     log(status.reason, status=asdict(status))
     # Without a service, which would become a second dimension that no dashboard or alarm asks for.
@@ -54,14 +57,14 @@ def report(status: Status) -> None:
 
 
 CONTROLLER: Final = Controller(
-    records=S3Records(
+    states=S3PipelineStates(
         boto3.client("s3", config=Config(connect_timeout=3, read_timeout=5, retries={"total_max_attempts": 3})),
         ENVIRONMENT.state_prefix,
         clock=SYSTEM,
     ),
-    engines={
-        "glue": GlueEngine(boto3.client("glue", config=client_config())),
-        "emr-serverless": EmrServerlessEngine(boto3.client("emr-serverless", config=client_config())),
+    services={
+        "glue": GlueService(boto3.client("glue", config=client_config())),
+        "emr-serverless": EmrServerlessService(boto3.client("emr-serverless", config=client_config())),
     },
     clock=SYSTEM,
     report=report,
@@ -70,10 +73,10 @@ CONTROLLER: Final = Controller(
 
 @logger.inject_lambda_context
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
-    """Answers what the caller expects: the Provider's answers, or the states of the pipelines that were looked at.
+    """Return the response for the caller: that of the Provider, or the states of the reconciled pipelines.
 
     Raises:
-        BrokerlessError: CloudFormation's request cannot be done; it shows the text.
+        BrokerlessError: CloudFormation's request cannot be done; CloudFormation shows the text.
         ExceptionGroup: some pipelines could not be reconciled.
     """
     if "RequestType" in event:
@@ -83,18 +86,18 @@ def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     detail = event.get("detail", {})
     match event.get("source"):
         case "aws.glue":
-            return _states(CONTROLLER.reconcile_at(Place("glue", detail["jobName"])))
+            return _states(CONTROLLER.reconcile_at(JobLocation("glue", detail["jobName"])))
         case "aws.emr-serverless":
-            return _states(CONTROLLER.reconcile_at(Place("emr-serverless", detail["applicationId"])))
+            return _states(CONTROLLER.reconcile_at(JobLocation("emr-serverless", detail["applicationId"])))
         case "aws.events" | "aws.scheduler":
             return _states(CONTROLLER.reconcile_all())
-    raise UsageError(f"The controller does not know this event, which has: {', '.join(sorted(event))}.")
+    raise UsageError(f"The controller cannot handle this event. Its keys are: {', '.join(sorted(event))}.")
 
 
 def on_event(event: dict[str, Any]) -> dict[str, Any]:
-    """Takes note of what CloudFormation wants, and leaves the work to the polls.
+    """Store CloudFormation's request, and leave the work to the polls.
 
-    After an error in here CloudFormation would not send a Delete for a Create, so nothing is started in here.
+    Nothing is started here: after an error in ``on_event`` CloudFormation sends no Delete for a Create.
     """
     request = _request(event)
     CONTROLLER.request(request)
@@ -102,7 +105,7 @@ def on_event(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_complete(event: dict[str, Any]) -> dict[str, Any]:
-    """Takes a step, and says whether all is as CloudFormation wants it."""
+    """Take one step, and return whether CloudFormation's request is done."""
     try:
         return {"IsComplete": CONTROLLER.is_done(_request(event))}
     except StoreError as error:
@@ -113,8 +116,8 @@ def is_complete(event: dict[str, Any]) -> dict[str, Any]:
 def _request(event: dict[str, Any]) -> Request:
     old = event.get("OldResourceProperties")
     return Request(
-        previous=None if old is None else Desired.from_properties(old).place,
-        desired=Desired.from_properties(event["ResourceProperties"]),
+        previous=None if old is None else DesiredPipeline.from_properties(old).location,
+        desired=DesiredPipeline.from_properties(event["ResourceProperties"]),
         owner=f"{event['StackId']} {event['LogicalResourceId']}",
         id=event["RequestId"],
         delete=event["RequestType"] == "Delete",

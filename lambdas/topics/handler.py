@@ -1,6 +1,6 @@
-"""Creates topics for CloudFormation; the ``on_event`` function of a custom resource's Provider.
+"""Create topics for CloudFormation: the ``on_event`` function of a custom resource's Provider.
 
-Synchronous: it answers when the topics are there, or raises, and the Provider tells CloudFormation.
+It returns when the topics exist, or raises an error, and the Provider reports the result to CloudFormation.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ logger = Logger()
 
 @logger.inject_lambda_context
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
-    """Answers ``PhysicalResourceId`` and ``Data``.
+    """Return ``PhysicalResourceId`` and ``Data``.
 
     Raises:
         BrokerlessError: a topic could not be created as it was asked for; CloudFormation shows the text.
     """
     answer, outcome = on_event(event, STORE)
     if outcome.ready:
-        logger.info("These topics are there now, as they were asked for.", topics=outcome.ready)
+        logger.info("These topics exist as they were asked for.", topics=outcome.ready)
     if outcome.left:
-        logger.warning("These topics are not asked for any more; they are left as they are.", topics=outcome.left)
+        logger.warning("These topics are not asked for any more. They were not changed.", topics=outcome.left)
     return answer

@@ -14,8 +14,8 @@ import pytest
 from benchmarks import plots
 from benchmarks.peers import PEERS
 from benchmarks.result import Result, Window
-from benchmarks.rows import collapse, common_rate, comparable
-from benchmarks.session import Session, Table, git_commit, load_all, machine, versions
+from benchmarks.rows import collapse, comparable
+from benchmarks.session import Session, Table, load_all, machine, versions
 from tools.pages import benchmark as report
 
 if TYPE_CHECKING:
@@ -97,18 +97,6 @@ def test_tables_beside_the_runs_survive_and_are_shown(tmp_path: Path) -> None:
     assert line_of(text, "1", "123,456")
 
 
-def test_an_empty_session_survives_being_saved(tmp_path: Path) -> None:
-    empty = session()
-    empty.save(tmp_path)
-    assert load_all(tmp_path) == [empty]
-
-
-def test_sessions_come_in_order_of_time(tmp_path: Path) -> None:
-    session(name="a", started="2026-11-22T00:00:00+00:00").save(tmp_path)
-    session(name="b", started="2026-11-21T00:00:00+00:00").save(tmp_path)
-    assert [s.name for s in load_all(tmp_path)] == ["b", "a"]
-
-
 def test_the_machine_says_what_it_can_do_and_not_whose_it_is() -> None:
     found = machine()
     assert found["cores"] >= 1
@@ -118,24 +106,6 @@ def test_the_machine_says_what_it_can_do_and_not_whose_it_is() -> None:
     assert os.uname().nodename not in text
     assert "/" not in text.replace("w/", "")
     assert "pyspark" in versions()
-
-
-def fake_git(folder: Path, changes: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = folder / "git"
-    script.write_text(f'#!/bin/sh\ncase "$*" in *rev-parse*) echo abcdef012345;; *status*) printf "{changes}";; esac\n')
-    script.chmod(0o755)
-    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
-
-
-@pytest.mark.parametrize(("changes", "expected"), [("", "abcdef012345"), (" M x.py", "abcdef012345-dirty")])
-def test_the_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: str, expected: str) -> None:
-    fake_git(tmp_path, changes, monkeypatch)
-    assert git_commit(tmp_path) == expected
-
-
-def test_the_commit_without_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert git_commit(tmp_path) == "unknown"
 
 
 # Rows
@@ -191,12 +161,6 @@ def test_a_run_is_compared_at_the_length_that_most_peers_share() -> None:
     assert {(row.one.peer, row.one.seconds) for row in comparable(rows)} == {("brokerless", 45.0), ("kafka", 45.0)}
 
 
-def test_the_common_rate_is_that_of_most_peers_and_the_lower_of_two() -> None:
-    assert common_rate(collapse(MANY.runs)) == 10_000
-    assert common_rate(collapse([result(rate=70_000), result(rate=30_000)])) == 30_000
-    assert common_rate([]) is None
-
-
 # The page
 
 
@@ -225,18 +189,6 @@ def test_of_repeats_the_one_with_the_problem_is_named() -> None:
     assert "- Brokerless, 10,000/s, 2 hops, run 2: 1 message lost\n" in text
 
 
-def test_a_run_of_which_nothing_arrived_has_a_line() -> None:
-    text = page(session(result(p50=None, problems=["600,000 messages lost"])))
-    assert line_of(text, "**Brokerless**", "10,000", "2")[3:8] == ["-", "-", "-", "-", "not clean"]
-    assert "600,000 messages lost" in text
-
-
-def test_of_a_long_log_the_page_has_the_begin() -> None:
-    text = page(session(result(p50=None, problems=["The broker ended:\n" + "at java.lang\n" * 500])))
-    assert "- Brokerless, 10,000/s, 2 hops: The broker ended: at java.lang at" in text
-    assert max(len(line) for line in text.splitlines()) < 500
-
-
 def test_peers_that_did_not_run_are_named_once_with_their_reason() -> None:
     assert page(MANY).count("- Delta-rs (10,000/s, 30,000/s): no wheel | for this machine\n") == 1
 
@@ -262,26 +214,6 @@ def test_published_figures_are_apart_from_those_that_were_measured() -> None:
     assert "Pathway" not in measured
     assert "Other hardware" in elsewhere
     assert line_of(elsewhere, "Pathway (published, 100 ms)", "70,000")[2:] == ["100", "1.24", "35.7", "41.3"]
-
-
-def test_findings_written_by_hand_are_appended() -> None:
-    assert page(MANY, notes="- Polling less helped.\n").endswith(
-        "## What helped, and what did not\n\n- Polling less helped.\n"
-    )
-    assert "What helped" not in page(MANY, notes=" \n")
-
-
-def test_text_from_results_cannot_break_a_table() -> None:
-    cells = line_of(page(session(result(label="a | b\nc"))), "**a \\| b c**", "10,000", "2")
-    assert cells[-1] == "0.0456"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.0041, "0.004"), (0.0994, "0.099"), (0.0996, "0.10"), (0.256, "0.26"), (9.99, "9.99"), (9.996, "10.0")],
-)
-def test_latencies_have_as_many_digits_as_mean_something(seconds: float, text: str) -> None:
-    assert line_of(page(session(result(p50=seconds))), "**Brokerless**", "10,000", "2")[3] == text
 
 
 # The README

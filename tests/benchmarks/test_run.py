@@ -43,33 +43,13 @@ def test_a_clean_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert Result.from_json(json.loads(json.dumps(result.to_json()))) == result
 
 
-@pytest.mark.parametrize(
-    ("fault", "field", "count"),
-    [("loss", "lost", 1), ("duplicate", "duplicated", 1), ("reorder", "out_of_order", None)],
-)
-def test_what_goes_wrong_is_counted(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: str, field: str, count: int | None
-) -> None:
-    result = run(monkeypatch, tmp_path, fault)
-    assert not result.clean
-    found = getattr(result, field)
-    assert found == count if count else found > 10  # all but one of a send, whose length depends on the machine
-
-
-@pytest.mark.parametrize(
-    ("fault", "problem"),
-    [("late", "fell behind"), ("unacknowledged", "1 message not acknowledged"), ("start", "it did not start")],
-)
+@pytest.mark.parametrize(("fault", "problem"), [("late", "fell behind"), ("start", "it did not start")])
 def test_what_spoils_a_run_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: str, problem: str) -> None:
     result = run(monkeypatch, tmp_path, fault, late_share=0.01)
     assert not result.clean
     assert any(problem in text for text in result.problems), result.problems
-
-
-def test_lateness_shows_in_the_latency_of_what_had_to_wait(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    result = run(monkeypatch, tmp_path, "late")
-    assert result.max_s is not None
-    assert result.max_s > 0.9
+    if fault == "late":  # which shows in the latency of what had to wait
+        assert (result.max_s or 0.0) > 0.9
 
 
 def test_a_peer_that_cannot_run_is_skipped_with_its_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -100,11 +80,15 @@ def test_a_real_run_of_the_kit_with_its_requests_and_its_bill(
     assert (tmp_path / "csv" / "brokerless-1-smooth" / "500.csv").read_text().startswith("time_from_start,p50,")
 
 
-def test_the_exit_code_is_that_of_the_worst_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_loss_is_counted_and_is_the_exit_code(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(running, "load", lambda name: faulty("loss"))
-    monkeypatch.setattr(running, "DRAIN_S", 4.0)
-    few = ["--rates=500", "--seconds-to-stream=2", "--warm-up=0.5", "--count-seconds=0"]
+    monkeypatch.setattr(running, "DRAIN_S", 3.0)
+    few = ["--rates=500", "--seconds-to-stream=2", "--warm-up=0.5", "--count-seconds=0", "--json"]
     assert command.main(arguments(tmp_path, *few)) == 1
+    [found] = json.loads(capsys.readouterr().out)["runs"]
+    assert (found["lost"], found["clean"]) == (1, False)
 
 
 def test_data_goes_where_it_is_asked_for_and_does_not_stay(
@@ -121,6 +105,7 @@ def test_data_goes_where_it_is_asked_for_and_does_not_stay(
             seen.append((folder.parent == data and (folder / "store").is_dir(), (self.site.folder / "store").exists()))
 
     monkeypatch.setattr(running, "load", lambda name: Looking)
+    monkeypatch.setattr(running, "ECHO_S", 0.3)
     monkeypatch.setattr(running, "LATE_SHARE", 1.0)
     monkeypatch.setattr(command, "file_system", lambda folder: {data: "tmpfs"}[folder])
     few = ["--rates=500", "--seconds-to-stream=1", "--warm-up=0", "--count-seconds=0", "--json", f"--data-dir={data}"]
@@ -168,6 +153,7 @@ def test_the_jvm_s_share_of_the_pipeline_is_a_figure_and_no_further_role(
             return {"pipeline": self._java.pid}
 
     monkeypatch.setattr(running, "load", lambda name: Piped)
+    monkeypatch.setattr(running, "ECHO_S", 0.3)
     result = running.run(SPEC, tmp_path, lambda text, left: None).result
     assert result.figures["pipeline_jvm_cpu_s"] == result.cpu_s["pipeline"] > 0.2
     assert result.cpu_s.keys() == {"store", "pipeline", "reader", "load"}

@@ -27,7 +27,6 @@ def test_a_run_survives_kills_zombies_cuts_and_lost_answers(tmp_path: Path) -> N
     cells = [
         "producer/kill/entry:late",
         "producer/zombie/entry:before",
-        "consumer/kill/object:after",
         "consumer/cut/entry:before",
         "maintenance/pause/hint:before",
         "producer/stale-absence/entry:after",
@@ -40,7 +39,7 @@ def test_a_run_survives_kills_zombies_cuts_and_lost_answers(tmp_path: Path) -> N
     assert {
         name: result.counts[name] for name in ("kills", "zombies fenced", "cuts", "pauses", "faults of requests")
     } == {
-        "kills": 3,
+        "kills": 2,
         "zombies fenced": 1,
         "cuts": 1,
         "pauses": 1,
@@ -66,10 +65,10 @@ def test_a_missing_safeguard_is_found(tmp_path: Path, sabotage: str, cell: str, 
 def test_a_cell_that_strikes_nothing_fails_and_ends_its_world_but_not_the_run(tmp_path: Path) -> None:
     never = Cell("producer", "kill", Step("nowhere", "PUT", "no/such/key"), "before")
     after = chosen(all_cells(), ["producer/lost-answer/entry:after"])
-    plan = Plan(spark=False, struck=("producer",), moment_s=5.0)
+    plan = Plan(spark=False, struck=("producer",), moment_s=2.0)
     first, second = play_in_worlds(plan, [never, *after], tmp_path, clock=SYSTEM)
     assert (first.tried, first.played) == ([never], [])
-    assert first.failures == [f"{never}: a request for {never} did not come within 5 s; last errors: none"]
+    assert first.failures == [f"{never}: a request for {never} did not come within 2 s; last errors: none"]
     assert (second.failures, second.tried, [cell for cell, _ in second.played]) == ([], after, after)
 
 

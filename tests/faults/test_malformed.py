@@ -12,7 +12,7 @@ from tests.malformed.runner import Job, Result, run
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 
 WITHOUT_SPARK = tuple(kind for kind in KINDS if kind != "transform")
-INPUTS = 50
+INPUTS = 20
 
 
 def number_of(fault: str) -> int:

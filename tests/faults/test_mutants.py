@@ -1,133 +1,98 @@
-"""The suite of mutants itself: it applies to today's code, it bites, and it says so when nothing does."""
+"""The suite of mutants itself: each has its guard in the source, it is caught, and the suite says so when it is not."""
 
 from __future__ import annotations
 
 import ast
+import builtins
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.mutants import copies, suite
+from tests.mutants import suite
 from tests.mutants.__main__ import main
 from tests.mutants.catalogue import GROUPS, MUTANTS
-from tests.mutants.copies import Copy
-from tests.mutants.mutant import ROOT, MovedError, Mutant, Named, Sim
+from tests.mutants.mutant import MovedError, Mutant, guards
 from tests.mutants.page import PATH, page
 from tests.proof import results
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 pytestmark = pytest.mark.faults
 
-each = pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name.replace(" ", "-") for mutant in MUTANTS])
-
-BY_SEEDS = next(mutant for mutant in MUTANTS if mutant.name == "an entry with another commit id is not ours")
-BY_A_TEST = next(mutant for mutant in MUTANTS if mutant.name == "partition 0 is created last")
+CAUGHT = next(mutant for mutant in MUTANTS if mutant.guard == "an entry with another commit id is not ours")
+NAMES = {*dir(builtins), *dir(str), "key"}
 
 
-def edited(mutant: Mutant) -> str:
-    return mutant.applied_to((ROOT / mutant.file).read_text())
+def identifiers(tree: ast.AST) -> set[str]:
+    nodes = list(ast.walk(tree))
+    return {
+        *(node.id for node in nodes if isinstance(node, ast.Name)),
+        *(node.attr for node in nodes if isinstance(node, ast.Attribute)),
+        *(node.arg for node in nodes if isinstance(node, ast.arg | ast.keyword) and node.arg),
+    }
 
 
-@each
-def test_it_applies_to_the_code_as_it_is(mutant: Mutant) -> None:
-    text = edited(mutant)
-    compile(text, mutant.file, "exec")
-    assert ast.dump(ast.parse(text)) != ast.dump(ast.parse((ROOT / mutant.file).read_text()))
+def test_each_guard_in_the_source_has_a_mutant_and_each_mutant_its_guard() -> None:
+    assert sorted(guards()) == sorted(mutant.guard for mutant in MUTANTS)
 
 
-@each
-def test_what_catches_it_is_there(mutant: Mutant) -> None:
-    if isinstance(mutant.caught_by, Sim):
-        assert mutant.caught_by.seeds > 100  # a range: traces shift with each changed line
-        return
-    for name in mutant.caught_by.ids:
-        file, _, function = name.partition("::")
-        tree = ast.parse((ROOT / file).read_text())
-        assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+def test_each_mutant_changes_the_code_as_it_is() -> None:
+    edited = set()
+    for mutant in MUTANTS:
+        source = mutant.path().read_text()
+        before, after = ast.parse(source), ast.parse(text := mutant.applied_to(source))
+        assert ast.dump(after) != ast.dump(before), mutant.guard
+        # A name that was changed in the source would fail each seed, and prove nothing.
+        assert identifiers(after) <= identifiers(before) | NAMES | {"other"}, mutant.guard
+        edited.add(text)
+    assert len(edited) == len(MUTANTS)
 
 
-def test_names_and_edits_differ() -> None:
-    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
-    assert len({edited(mutant) for mutant in MUTANTS}) == len(MUTANTS)
+def test_a_guard_that_has_moved_is_said() -> None:
+    nowhere = replace(CAUGHT, guard="this one is nowhere")
+    with pytest.raises(MovedError, match="0 files have the comment '# guard: this one is nowhere'"):
+        nowhere.path()
+    mark = f"# guard: {CAUGHT.guard}\n"
+    for text, found in (("a = 1\n", "is there 0 times"), (mark * 2, "is there 2 times"), (mark, "statements should")):
+        with pytest.raises(MovedError, match=found):
+            CAUGHT.applied_to(text)
 
 
-def test_code_that_has_moved_is_said() -> None:
-    for text in ("", BY_A_TEST.old * 2):
-        with pytest.raises(MovedError, match="update the mutant 'partition 0"):
-            BY_A_TEST.applied_to(text)
+def test_what_is_replaced() -> None:
+    source = "if a:\n    # guard: first\n    # guard: one\n    if b:\n        c = (\n            1)\n    d = 2\n"
+    one = Mutant("one", "", "")
+    assert one.applied_to(source).endswith("# guard: one\n    pass\n    d = 2\n")
+    assert replace(one, guard="first", statements=2, instead="x\ny").applied_to(source).endswith("    x\n    y\n")
+    kept = replace(one, instead="if False:").applied_to(source)
+    assert kept == source.replace("if b:", "if False:")
 
 
 def test_the_page_is_that_of_the_list_and_the_recorded_run() -> None:
     assert PATH.read_text() == page(GROUPS, results.read().get("mutants"))
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
-    copy = Copy.of_checkout(tmp_path_factory.mktemp("mutants") / "whole")
-    yield copy
-    copy.close()
-
-
-@pytest.fixture
-def no_copying(whole: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests here share one copy: to make one takes longer than to attack it."""
-    monkeypatch.setattr(suite.Copy, "of_checkout", lambda _: whole)
-    monkeypatch.setattr(suite.Copy, "again", lambda *_: whole)
-    monkeypatch.setattr(suite.Copy, "close", lambda _: None)
-    monkeypatch.setattr(suite, "CALM_SEEDS", 1)
-
-
-@pytest.mark.usefixtures("no_copying")
-def test_real_mutants_are_caught(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--processes", "1"], mutants=[BY_SEEDS, BY_A_TEST]) == 0
-    shown = capsys.readouterr().out
-    assert f"{BY_SEEDS.name}: caught by seed " in shown
-    assert f"{BY_A_TEST.name}: caught by tests/faults/test_safeguards.py::test_a_creation" in shown
-    assert "2 safeguards taken away" in shown
-
-
-@pytest.mark.usefixtures("no_copying")
-def test_a_mutant_that_changes_nothing_survives(capsys: pytest.CaptureFixture[str]) -> None:
-    comment = replace(BY_A_TEST, new=f"{BY_A_TEST.old}  # the last one", name="a comment")
-    moved = replace(BY_A_TEST, old="text that is nowhere", name="moved")
-    assert main(["--processes", "1"], mutants=[comment, moved]) == 1
-    shown = capsys.readouterr().out
-    assert "a comment: SURVIVED test_a_creation" in shown
-    assert "moved: The code has moved" in shown
-
-
-@pytest.mark.usefixtures("no_copying")
-def test_attacks_that_fail_without_a_mutant_prove_nothing(
-    whole: Copy, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_run_says_what_was_caught_and_what_was_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with whole.without(BY_A_TEST):
-        assert main(["--processes", "1"], mutants=[BY_A_TEST]) == 2
-    assert "The unmutated copy fails" in capsys.readouterr().out
-    assert whole.attack(BY_A_TEST.caught_by) == ""
+    monkeypatch.setattr(suite, "CALM_SEEDS", 1)
+    source = CAUGHT.path().read_text()
+    same = replace(CAUGHT, instead="return (None if entry.commit_id == commit_id else entry), attempt")
+    monkeypatch.setattr("tests.mutants.mutant.SEEDS", 3)
+    assert main(["--processes", "2"], mutants=[CAUGHT, same, replace(CAUGHT, guard="moved")]) == 1
+    shown = capsys.readouterr().out
+    assert f"{CAUGHT.guard}: caught by seed 0: " in shown
+    assert f"{CAUGHT.guard}: SURVIVED seeds 0 to 2" in shown
+    assert "moved: 0 files have the comment" in shown
+    assert "3 safeguards taken away" in shown
+    assert CAUGHT.path().read_text() == source
 
 
-def test_what_cannot_be_run_is_no_catch(whole: Copy) -> None:
-    with pytest.raises(copies.NoAnswerError, match="pytest ended with"):
-        whole.attack(Named(("tests/unit/test_topics.py::test_that_is_not_there",)))
+def test_a_simulation_that_fails_without_a_mutant_proves_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(suite, "play", lambda *_: "seed 0: lost")
+    assert main([], mutants=[CAUGHT]) == 2
+    assert "Without any mutant the simulation fails, too: seed 0: lost" in capsys.readouterr().out
 
 
-def test_only_the_copy_is_attacked(whole: Copy, tmp_path: Path) -> None:
-    # Without its own package the copy would fall back on the editable install.
-    empty = Copy(tmp_path)
-    (tmp_path / "tests").symlink_to(whole.folder / "tests")
-    (tmp_path / "pyproject.toml").symlink_to(whole.folder / "pyproject.toml")
-    with pytest.raises(copies.NoAnswerError, match="not imported from"):
-        empty.seeds([0])
-    empty.close()
-
-
-def test_the_working_tree_is_not_touched(whole: Copy) -> None:
-    before = (ROOT / BY_A_TEST.file).read_text()
-    with whole.without(BY_A_TEST):
-        assert (whole.folder / BY_A_TEST.file).read_text() == edited(BY_A_TEST)
-        assert (ROOT / BY_A_TEST.file).read_text() == before
-    assert (whole.folder / BY_A_TEST.file).read_text() == before
+def test_what_cannot_be_run_is_no_catch() -> None:
+    with pytest.raises(suite.NoAnswerError, match="SyntaxError"):
+        suite.play(replace(CAUGHT, instead="return ("), [0])

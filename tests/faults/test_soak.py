@@ -68,23 +68,6 @@ def test_losses_are_counted_and_named() -> None:
     assert "lost: messages 2499 to 2499 of producer 1" in failures
 
 
-@pytest.mark.parametrize("at", [10, 305, 2490], ids=["next to it", "another commit", "the end"])
-def test_a_duplicate_is_no_disorder(at: int) -> None:
-    assert found(seen_with(np.insert(np.arange(2500), at, 9))) == {"duplicated": 1}
-
-
-def test_the_same_commit_twice() -> None:
-    numbers = np.concatenate([np.arange(1200), np.arange(900, 1200), np.arange(1200, 2500)])
-    assert found(seen_with(numbers)) == {"duplicated": 300}
-
-
-@pytest.mark.parametrize(("other", "late"), [(11, 1), (900, 890)], ids=["within a commit", "between commits"])
-def test_disorder_is_no_loss(other: int, late: int) -> None:
-    numbers = np.arange(2500)
-    numbers[[10, other]] = numbers[[other, 10]]
-    assert found(seen_with(numbers)) == {"disordered": late}
-
-
 def test_a_message_in_both_outlets_is_there_twice() -> None:
     seen = seen_with(np.arange(2500))
     seen.take(OUTPUT, np.array([1]), np.array([BAD_EVERY - 1]))

@@ -33,7 +33,7 @@ from brokerless.offsets import Offset
 from brokerless.producer.producer import Producer
 from brokerless.settings import Settings
 from brokerless.store import ObstoreStore, Outcome, open_store
-from brokerless.verify import History, RecordingConsumer, RecordingProducer
+from brokerless.testing.history import History, RecordingConsumer, RecordingProducer
 from tests.grid.cells import OUTPUTS, TOPIC
 
 if TYPE_CHECKING:
@@ -63,11 +63,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     _break(os.environ.get(BREAK, ""))
     if args.role in OUTPUTS:
-        from glue_jobs.timezone_etl import main as run_pipeline
+        from glue_jobs.timezone_etl import pipeline
 
         engine = "realtime" if args.role == "realtime" else "micro-batch"
         where = ["--inputs", TOPIC, "--output", OUTPUTS[args.role], "--name", args.name]
-        return run_pipeline(["--json", "--engine", engine, *where, "--executor-rows", str(EXECUTOR_ROWS)])
+        pipeline.main(["--json", "--engine", engine, *where, "--executor-rows", str(EXECUTOR_ROWS)])
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
@@ -89,6 +89,7 @@ def produce(args: argparse.Namespace, stop: threading.Event) -> None:
         if by_notes:
             return producer, int(args.state.read_text()) if args.state.exists() else 0
         # A batch may have reached one partition only. Sent again as it was, the other one knows its sequence.
+        producer.claim()
         last = [producer.last_sequence(number) for number in range(producer.partitions)]
         return producer, min(-1 if one is None else one for one in last) + 1
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from brokerless.log.log import DeltaLog
 from brokerless.schema import partition_table
 from brokerless.store import open_store
-from brokerless.verify import check, check_pipeline, log_order, read_history
+from brokerless.testing.history import check, check_pipeline, log_order, read_history
 from brokerless.verify.table import verify_topic
 from tests.grid.cells import OUTPUTS, PIPELINES, TOPIC, settled
 from tests.grid.strike import strike

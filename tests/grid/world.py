@@ -23,8 +23,8 @@ from brokerless.schema import Schema
 from brokerless.settings import Settings
 from brokerless.store import create_bucket, open_store
 from brokerless.testing import FaultProxy
-from brokerless.topics import create_topic
-from brokerless.verify import History, RecordingProducer
+from brokerless.testing.history import History, RecordingProducer
+from brokerless.topics import create_dead_letters, create_topic
 from tests.grid.cells import OUTPUTS, PIPELINES, TOPIC
 from tests.grid.roles import BAD_EVERY, BREAK, TURN_S, rows_of
 
@@ -327,13 +327,12 @@ class World:
     def _create_tables(self) -> None:
         create_bucket(self.settings)
         store = open_store(self.settings)
-        create_topic(store, TOPIC, Schema.parse(INPUT_SCHEMA), partitions=PARTITIONS)
+        schema = Schema.parse(INPUT_SCHEMA)
+        create_topic(store, TOPIC, schema, partitions=PARTITIONS)
         if self.plan.spark:
-            from brokerless.spark import ensure_dead_letters
-
             for role in self.plan.pipelines:
                 create_topic(store, OUTPUTS[role], Schema.parse(UNIFIED_SCHEMA))
-                ensure_dead_letters(self.settings, OUTPUTS[role], [TOPIC])
+                create_dead_letters(store, OUTPUTS[role], [schema])
             with History(self.folder / "first.jsonl") as history:
                 first = RecordingProducer(Producer(TOPIC, settings=self.settings), history, id_column="message")
                 with first:

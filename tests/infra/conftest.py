@@ -30,9 +30,9 @@ WIDE = replace(
             "clicks.eu",
             "at timestamp, amount decimal(10,2), n int",
             partitions=12,
-            doors=("url", "sqs", "sqs-fifo", "kinesis", "sns", "eventbridge", "msk"),
+            sources=("url", "sqs", "sqs-fifo", "kinesis", "sns", "eventbridge", "msk"),
         ),
-        TopicConfig("internal", "n long", doors=()),
+        TopicConfig("internal", "n long", sources=()),
     ),
     pipelines=(
         *STAGES["prod"].pipelines,
@@ -43,7 +43,7 @@ WIDE = replace(
             output="again",
             output_schema="n long",
             latency_objective_p99_s=5,
-            engine="emr-serverless",
+            runs_on="emr-serverless",
             workers=3,
         ),
     ),
@@ -150,5 +150,5 @@ def prod(synth: Callable[[StageConfig], Synthesised]) -> Synthesised:
 
 @pytest.fixture(scope="session")
 def wide(synth: Callable[[StageConfig], Synthesised]) -> Synthesised:
-    """Everything that a stage can have: all doors, a network, partitions, both engines."""
+    """Everything that a stage can have: all sources, a network, partitions, both services."""
     return synth(WIDE)

@@ -22,8 +22,8 @@ STAGE = StageConfig("test", (TOPIC,), (PIPELINE,))
         ({"name": "a/b"}, "is not a valid topic name"),
         ({"name": "x" * 25}, "has 25 characters"),
         ({"partitions": 0}, "has 0 partitions"),
-        ({"doors": ("mail",)}, "unknown door 'mail'"),
-        ({"doors": ("sqs", "sqs")}, "the door 'sqs' twice"),
+        ({"sources": ("mail",)}, "unknown source 'mail'"),
+        ({"sources": ("sqs", "sqs")}, "the source 'sqs' twice"),
     ],
 )
 def test_a_topic_is_refused(change: dict[str, Any], reason: str) -> None:
@@ -46,7 +46,7 @@ def test_a_schema_is_refused() -> None:
         ({"output": "clicks"}, "reads its own output"),
         ({"latency_objective_p99_s": 0}, "must be above zero"),
         ({"latency_objective_p99_s": float("nan")}, "must be above zero"),
-        ({"engine": "hadoop"}, "unknown engine 'hadoop'"),
+        ({"runs_on": "hadoop"}, "unknown runs_on 'hadoop'"),
         ({"worker_type": "G.16X"}, "unknown worker type 'G.16X'"),
         ({"workers": 1}, "at least 2"),
         ({"canary": "sums"}, "which it does not read"),
@@ -63,14 +63,14 @@ def test_a_pipeline_is_refused(change: dict[str, Any], reason: str) -> None:
     [
         ({"name": "Prod"}, "cannot be called 'Prod'"),
         ({"name": "a-b"}, "cannot be called 'a-b'"),
-        ({"engine": "hadoop"}, "unknown engine"),
+        ({"runs_on": "hadoop"}, "unknown runs_on"),
         ({"topics": (TOPIC, TOPIC)}, "the topic 'clicks' twice"),
         ({"topics": ()}, "reads the unknown topic 'clicks'"),
         ({"pipelines": (PIPELINE, replace(PIPELINE, output="other"))}, "the pipeline 'sum' twice"),
         ({"pipelines": (PIPELINE, replace(PIPELINE, name="sum2"))}, "the output 'sums' twice"),
         ({"topics": (TOPIC, TopicConfig("sums", "n long"))}, "one committing writer"),
         ({"topics": (TOPIC, TopicConfig("CLICKS", "n long"))}, "Two tables .* would be 'clicks'"),
-        ({"topics": (replace(TOPIC, doors=("msk",)),)}, "has no cluster"),
+        ({"topics": (replace(TOPIC, sources=("msk",)),)}, "has no cluster"),
         ({"pipelines": (replace(PIPELINE, canary="clicks"),)}, "topic 'clicks' lacks the column 'message'"),
         ({"alarm_emails": ("nobody",)}, "which is no address"),
         ({"retention_days": 0}, "retention_days = 0"),
@@ -92,7 +92,7 @@ def test_a_stage_is_refused(change: dict[str, Any], reason: str) -> None:
         (lambda: GeneratorConfig(duration_s=51, enabled=True), "starts each minute"),
         (lambda: Runtime(architecture="riscv"), "Unknown architecture 'riscv'"),
         (lambda: Runtime(python="313"), "Unknown Python '313'"),
-        (lambda: stage_config("production"), "Unknown stage 'production'; .* dev, staging, prod"),
+        (lambda: stage_config("production"), "Unknown stage 'production'. .* dev, staging, prod"),
     ],
 )
 def test_other_values_are_refused(make: Any, reason: str) -> None:
@@ -118,4 +118,4 @@ def test_stages_are_called_by_their_names() -> None:
 
 
 def test_both_engines_are_used_before_production() -> None:
-    assert {stage.engine for stage in STAGES.values()} == {"glue", "emr-serverless"}
+    assert {stage.runs_on for stage in STAGES.values()} == {"glue", "emr-serverless"}

@@ -243,10 +243,12 @@ def by_bus(cloud: Cloud, row: dict[str, str]) -> str:
     return PARIS
 
 
-@pytest.mark.parametrize("door", [by_url, by_queue, by_fifo_queue, by_notification, by_stream, by_bus])
-def test_a_message_by_each_door_comes_to_its_topic(cloud: Cloud, door: Callable[[Cloud, dict[str, str]], str]) -> None:
-    text = f"{door.__name__}-{uuid.uuid4()}"
-    topic = door(cloud, {"date": DATE, "message": text})
+@pytest.mark.parametrize("source", [by_url, by_queue, by_fifo_queue, by_notification, by_stream, by_bus])
+def test_a_message_by_each_door_comes_to_its_topic(
+    cloud: Cloud, source: Callable[[Cloud, dict[str, str]], str]
+) -> None:
+    text = f"{source.__name__}-{uuid.uuid4()}"
+    topic = source(cloud, {"date": DATE, "message": text})
     cloud.await_text(topic, text)
     cloud.sent.append(text)
 
@@ -375,7 +377,7 @@ def test_a_refused_message_rings_an_alarm_that_tells_somebody(cloud: Cloud) -> N
     name = f"{cloud.stage.name}-{NEW_YORK}-{REJECTED_MESSAGES.name}"
     (topic,) = cloud.alarm(name)["AlarmActions"]
     sqs = cloud.emulator.client("sqs")
-    queue = sqs.create_queue(QueueName="told", Attributes={"Policy": ANYBODY_SENDS})["QueueUrl"]
+    queue = sqs.create_queue(QueueName="alarms", Attributes={"Policy": ANYBODY_SENDS})["QueueUrl"]
     arn = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
     cloud.emulator.client("sns").subscribe(TopicArn=topic, Protocol="sqs", Endpoint=arn)
     # Wherever it was before.
@@ -383,12 +385,12 @@ def test_a_refused_message_rings_an_alarm_that_tells_somebody(cloud: Cloud) -> N
     assert cloud.post(b"no message")[0] == 400
     eventually(lambda: cloud.alarm(name)["StateValue"] == "ALARM", within_s=10)
 
-    def told() -> list[tuple[str, str]]:
+    def notified() -> list[tuple[str, str]]:
         received = sqs.receive_message(QueueUrl=queue, MaxNumberOfMessages=10, WaitTimeSeconds=1).get("Messages", ())
         news = [json.loads(json.loads(message["Body"])["Message"]) for message in received]
         return [one for one in ((new["AlarmName"], new["NewStateValue"]) for new in news) if one == (name, "ALARM")]
 
-    eventually(told, within_s=10)
+    eventually(notified, within_s=10)
 
 
 def test_an_alarm_comes_back_when_its_window_has_passed(cloud: Cloud) -> None:

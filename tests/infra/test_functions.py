@@ -1,4 +1,4 @@
-"""Functions: their code, their environment, their time, and the doors that lead to them."""
+"""Functions: their code, their environment, their time, and the sources that lead to them."""
 
 from __future__ import annotations
 

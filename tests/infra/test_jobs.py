@@ -1,4 +1,4 @@
-"""The streaming jobs: what Glue and EMR Serverless are told, and what keeps them running."""
+"""The streaming jobs: the arguments of Glue and EMR Serverless, and the controller."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from brokerless.aws.controller.engines import Place
-from brokerless.aws.controller.records import Desired
+from brokerless.aws.controller.desired import DesiredPipeline
+from brokerless.aws.controller.services import JobLocation
 from brokerless.spark import job
 from brokerless.spark.conf import SESSION_CONF, STREAM_CONF
 from infra.constructs.spark import JobPlan, chained, config_hash
@@ -64,7 +64,7 @@ def test_glue_installs_the_library_without_an_index(dev: Synthesised) -> None:
 
 def test_what_a_job_loads_is_uploaded_under_the_same_name(dev: Synthesised) -> None:
     files = json.loads((dev.directory / "brokerless-dev-streams.assets.json").read_text())["files"].values()
-    keys = {place["objectKey"] for one in files for place in one["destinations"].values()}
+    keys = {location["objectKey"] for one in files for location in one["destinations"].values()}
     found = glue_job(dev)
     for url in (found["Command"]["ScriptLocation"], found["DefaultArguments"]["--additional-python-modules"]):
         assert text(url).removeprefix(ASSETS) in keys
@@ -152,11 +152,11 @@ def test_a_run_on_emr_is_what_a_run_on_glue_is(staging: Synthesised) -> None:
 
 
 def test_the_controller_understands_what_it_is_told(dev: Synthesised, staging: Synthesised) -> None:
-    place = Desired.from_properties(stream(dev)).place
-    assert place == Place("glue", "brokerless-dev-timezone-etl")
+    location = DesiredPipeline.from_properties(stream(dev)).location
+    assert location == JobLocation("glue", "brokerless-dev-timezone-etl")
     resolved = {key: texts(value) if isinstance(value, list) else text(value) for key, value in stream(staging).items()}
-    wanted = Desired.from_properties(resolved)
-    assert wanted.place.engine == "emr-serverless"
+    wanted = DesiredPipeline.from_properties(resolved)
+    assert wanted.location.runs_on == "emr-serverless"
     assert wanted.job is not None
     assert wanted.job.log_group.startswith("<Jobtimezoneetl")
     assert wanted.job.log_key_arn

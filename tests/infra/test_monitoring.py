@@ -223,12 +223,12 @@ def test_only_halves_of_composites_tell_nobody_and_the_others_the_right_topic(
             continue
         metric = next(metric for metric in METRICS if metric.name == alarm["AlarmName"].split("-")[-1])
         assert metric.alarm is not None
-        topic, _ = here.topic("page" if metric.alarm.page else "morning")
+        topic, _ = here.topic("page" if metric.alarm.critical else "morning")
         assert alarm["AlarmActions"] == alarm["OKActions"] == [{"Ref": topic}]
 
 
 def test_what_wakes_somebody() -> None:
-    paging = {metric.name for metric in METRICS if metric.alarm and metric.alarm.page}
+    paging = {metric.name for metric in METRICS if metric.alarm and metric.alarm.critical}
     assert paging == {"PipelineMessages", "EndToEndLatency", "PipelineRunning", "Restarts", "GaveUp", "CanaryMissing"}
 
 

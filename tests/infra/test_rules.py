@@ -21,13 +21,13 @@ def test_the_rule_packs_find_nothing(stage: str, request: pytest.FixtureRequest)
     assert app.findings == []
 
 
-@pytest.mark.timeout(300)  # a minute of work on a free machine
 def test_cfn_lint_finds_nothing(request: pytest.FixtureRequest) -> None:
-    apps: list[Synthesised] = [request.getfixturevalue(stage) for stage in STAGES]
+    # All that prod and staging have is in the widest stage; what only dev has goes with its stacks.
+    apps: list[Synthesised] = [request.getfixturevalue(stage) for stage in ("dev", "wide")]
     templates = [str(path) for app in apps for path in sorted(app.directory.glob("*.template.json"))]
-    assert len(templates) == 3 * len(STAGES)
+    assert len(templates) == 3 * len(apps)
     command = [Path(sys.executable).with_name("cfn-lint"), "--regions", "us-east-1"]
     # Dependencies that the CDK writes down twice.
     command += ["--ignore-checks", "W3005", "--", *templates]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stdout

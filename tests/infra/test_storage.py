@@ -68,8 +68,8 @@ def test_services_that_tell_somebody_may_use_the_key(prod: Synthesised) -> None:
         for service in texts(statement["Principal"].get("Service", []))
         if "kms:Decrypt" in statement["Action"]
     }
-    told = ("budgets", "cloudwatch", "events", f"logs.{REGION}", "sns")
-    assert granted == {f"{service}.amazonaws.com" for service in told}
+    notified = ("budgets", "cloudwatch", "events", f"logs.{REGION}", "sns")
+    assert granted == {f"{service}.amazonaws.com" for service in notified}
 
 
 def test_no_lifecycle_rule_touches_messages(app: Synthesised) -> None:

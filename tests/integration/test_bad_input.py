@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import socket
 import threading
-import uuid
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar
 
 import pytest
 
 from brokerless.local import server as servers
-from brokerless.settings import Settings
 from brokerless.spark import java
-from brokerless.store import create_bucket
 from tests.support.cli import Cli, assert_refused, cli_without_bucket
 
 SCHEMA = "date string, n long"
@@ -73,14 +69,8 @@ def test_topic_exists_with_other_partitions(cli, topic):
     ("schema", "words"),
     [
         ("", ["NAME TYPE"]),
-        ("date", ["'date'", "NAME TYPE"]),
         ("date strng", ["'date'", "'strng'", "string"]),
-        ("date string,", ["NAME TYPE"]),
-        ("date string, date string", ["'date'", "twice"]),
-        ("1st string", ["'1st'", "letters"]),
-        ("_produced_at timestamp", ["'_produced_at'"]),
         ("d decimal(99,2)", ["'decimal(99,2)'"]),
-        ("a array<string>", ["'array<string>'"]),
     ],
 )
 def test_bad_schema_text(cli, schema, words):
@@ -88,15 +78,10 @@ def test_bad_schema_text(cli, schema, words):
     assert cli.objects() == set()
 
 
-@pytest.mark.parametrize("name", ["../up", "a/b", "", "t.1", ".t", "a b", "x" * 201])
+@pytest.mark.parametrize("name", ["../up", "", "t.1"])
 def test_bad_topic_name(cli, name):
     assert_refused(cli("topics", "create", name, "--schema", SCHEMA), "is not a valid topic name", "letters")
     assert cli.objects() == set()
-
-
-@pytest.mark.parametrize("partitions", ["0", "-1", "1025"])
-def test_bad_number_of_partitions(cli, partitions):
-    assert_refused(cli("topics", "create", "t", "--schema", SCHEMA, "--partitions", partitions), partitions, "1024")
 
 
 # Messages
@@ -106,14 +91,11 @@ def test_bad_number_of_partitions(cli, partitions):
     ("line", "words"),
     [
         ('{"date": "d", "n": 1, "more": 2}', ["line 4", "'more'", "date, n"]),
-        ('{"date": "d"}', ["line 4", "'n'", "null"]),
         ('{"date": "d", "n": "1"}', ["line 4", "'n'", "'1'", "nt64"]),
-        ('{"date": 1, "n": 1}', ["line 4", "'date'", "is 1"]),
         ("date=d", ["line 4", "not JSON", "date=d", "one JSON object a line"]),
-        ("[]", ["line 4", "not a JSON object"]),
         ('{"date": "' + "x" * 10_000_000 + '", "n": 1}', ["line 4", "8388608 bytes", "object of its own"]),
     ],
-    ids=["unknown column", "missing column", "wrong type", "other wrong type", "not JSON", "no object", "10 MB"],
+    ids=["unknown column", "wrong type", "not JSON", "10 MB"],
 )
 @pytest.mark.parametrize("source", ["stdin", "file"])
 def test_a_bad_line_writes_nothing(cli, topic, tmp_path, line, words, source):
@@ -154,10 +136,6 @@ def test_unknown_key_column(cli, topic):
     assert_refused(cli("produce", topic, "--key", "nix", stdin=GOOD), "'nix'", "date, n")
 
 
-def test_a_file_that_is_not_there(cli, topic):
-    assert_refused(cli("produce", topic, "--file", "nix.jsonl"), "nix.jsonl", "No such file")
-
-
 def test_a_bad_place_to_start(cli, topic):
     assert_refused(cli("tail", topic, "--once", "--from", "99:0"), "99:0", "does not exist", code=1)
     assert_refused(cli("tail", topic, "--once", "--from", "-1"), "'-1'", "beginning")
@@ -172,22 +150,20 @@ def test_an_export_without_a_format(cli, topic, tmp_path):
 # Where
 
 
-@pytest.mark.parametrize(
-    "root", ["nonsense", "http://bucket/x", "s3://", "s3://bucket/../x", "s3://key:secret@bucket/x", "s3://b/x?y"]
-)
+@pytest.mark.parametrize("root", ["nonsense", "s3://bucket/../x", "s3://key:secret@bucket/x"])
 def test_bad_url(cli, root):
     message = assert_refused(cli("topics", "create", "t", "--schema", SCHEMA, "--root", root), "root")
     assert "secret" not in message
 
 
-@pytest.mark.parametrize("value", ["localhost:9000", "ftp://x", "http://", "http://x:port"])
+@pytest.mark.parametrize("value", ["localhost:9000", "http://x:port"])
 def test_bad_endpoint(cli, value):
     assert_refused(cli("topics", "list", AWS_ENDPOINT_URL_S3=value), value, "http://host:port")
 
 
 @pytest.mark.parametrize(
     "args",
-    [["topics", "list"], ["topics", "create", "t", "--schema", SCHEMA], ["produce", "t"], ["tail", "t", "--once"]],
+    [["topics", "list"], ["produce", "t"]],
 )
 def test_endpoint_down(cli, args):
     url = f"http://127.0.0.1:{servers.free_port()}"
@@ -197,15 +173,6 @@ def test_endpoint_down(cli, args):
 def test_no_server_at_all(cli, tmp_path):
     result = cli("topics", "list", AWS_ENDPOINT_URL_S3=None, BROKERLESS_STATE_DIR=str(tmp_path / "none"))
     assert_refused(result, "brokerless up", "AWS_ENDPOINT_URL")
-
-
-def test_unknown_profile(cli):
-    assert_refused(cli("topics", "list", BROKERLESS_PROFILE="cloud"), "'cloud'", "embedded, minio, aws")
-
-
-def test_the_profile_aws_needs_a_root(cli):
-    result = cli("topics", "list", BROKERLESS_PROFILE="aws", BROKERLESS_ROOT=None)
-    assert_refused(result, "aws", "BROKERLESS_ROOT", "--root")
 
 
 def test_missing_bucket_is_created_on_a_local_server(embedded_settings, tmp_path, monkeypatch):
@@ -218,7 +185,7 @@ def test_missing_bucket_is_created_on_a_local_server(embedded_settings, tmp_path
 
 @pytest.mark.parametrize(
     "args",
-    [["topics", "list"], ["topics", "create", "t", "--schema", SCHEMA], ["produce", "t"], ["tail", "t", "--once"]],
+    [["topics", "list"], ["produce", "t"]],
 )
 def test_missing_bucket_is_an_error_on_aws(embedded_settings, tmp_path, monkeypatch, args):
     """On a cloud, buckets are infrastructure's; the embedded server stands in for AWS here."""
@@ -226,45 +193,6 @@ def test_missing_bucket_is_an_error_on_aws(embedded_settings, tmp_path, monkeypa
     cli = Cli(dataclasses.replace(embedded_settings, profile="aws", root="s3://never-created", state_dir=tmp_path))
     for _ in range(2):  # the second time too: nothing was created by the way
         assert_refused(cli(*args, stdin=GOOD), "'never-created'", "does not exist", "create it")
-
-
-@pytest.mark.minio
-def test_wrong_credentials(tmp_path, monkeypatch):
-    given = os.environ.get("AWS_ENDPOINT_URL")
-    keys = os.environ.get("MINIO_S3_ACCESS_KEY"), os.environ.get("MINIO_S3_SECRET_ACCESS_KEY")
-    if not (given and all(keys)) and servers.find_minio() is None:
-        pytest.skip("no MinIO: neither AWS_ENDPOINT_URL with MINIO_S3_* nor a binary")
-    monkeypatch.chdir(tmp_path)
-    with servers.minio_server(os.environ, tmp_path / "minio") as minio:
-        right = Settings(
-            "minio",
-            f"s3://brokerless-tests/{uuid.uuid4().hex}",
-            endpoint=minio.endpoint,
-            access_key=minio.access_key,
-            secret_key=minio.secret_key,
-            state_dir=tmp_path,
-        )
-        create_bucket(right)
-        cli = Cli(right)
-        cli.json("topics", "create", "t", "--schema", SCHEMA)
-        before = cli.objects()
-        for wrong in ({"MINIO_S3_SECRET_ACCESS_KEY": "wrongwrong"}, {"MINIO_S3_ACCESS_KEY": "nobody"}):
-            for args in (
-                ["topics", "create", "u", "--schema", SCHEMA],
-                ["topics", "list"],
-                ["produce", "t"],
-                ["tail", "t", "--once"],
-            ):
-                message = assert_refused(cli(*args, stdin=GOOD, **wrong))
-                # The store's client reports a refused listing without the S3 error code.
-                assert "credentials" in message or "403 Forbidden" in message
-                assert "wrongwrong" not in message
-        assert cli.objects() == before
-
-
-def test_minio_without_credentials(cli):
-    result = cli("topics", "list", BROKERLESS_PROFILE="minio", AWS_ACCESS_KEY_ID=None, AWS_SECRET_ACCESS_KEY=None)
-    assert_refused(result, "MINIO_S3_ACCESS_KEY")
 
 
 # The machine

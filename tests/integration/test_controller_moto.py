@@ -22,18 +22,12 @@ from moto.glue.models import glue_backends
 from moto.glue.responses import GlueResponse
 from moto.moto_api import state_manager
 
-from brokerless.aws.controller.engines import (
-    AnswerLost,
-    EmrJob,
-    EmrServerlessEngine,
-    EngineBusy,
-    GlueEngine,
-    Place,
-    Start,
-    StartRefused,
-    client_config,
-)
-from brokerless.aws.controller.records import Desired, Record, S3Records
+from brokerless.aws.controller.calls import client_config
+from brokerless.aws.controller.desired import DesiredPipeline
+from brokerless.aws.controller.emr_serverless import EmrServerlessService
+from brokerless.aws.controller.glue import GlueService
+from brokerless.aws.controller.services import AnswerLost, EmrJob, JobLocation, ServiceBusy, Start, StartRefused
+from brokerless.aws.controller.states import PipelineState, S3PipelineStates
 from brokerless.aws.environment import ControllerEnvironment
 from brokerless.clock import SYSTEM
 from brokerless.errors import ConfigError, StoreError
@@ -44,7 +38,7 @@ if TYPE_CHECKING:
 
 ACCOUNT, REGION, BUCKET = "123456789012", "us-east-1", "state-of-tests"
 PREFIX = f"s3://{BUCKET}/controller"
-GLUE = Place("glue", "etl")
+GLUE = JobLocation("glue", "etl")
 JOB = EmrJob(
     "s3://b/job.py",
     f"arn:aws:iam::{ACCOUNT}:role/r",
@@ -109,7 +103,7 @@ def function() -> Iterator[ModuleType]:
     sys.modules.pop(name, None)
 
 
-def glue_job(name: str = "etl") -> Place:
+def glue_job(name: str = "etl") -> JobLocation:
     boto3.client("glue").create_job(
         Name=name,
         Role="r",
@@ -117,32 +111,32 @@ def glue_job(name: str = "etl") -> Place:
         ExecutionProperty={"MaxConcurrentRuns": 1},
         DefaultArguments={"--name": "etl"},
     )
-    return Place("glue", name)
+    return JobLocation("glue", name)
 
 
-def emr_application() -> Place:
+def emr_application() -> JobLocation:
     made = boto3.client("emr-serverless").create_application(
         name="app", releaseLabel="emr-7.12.0", type="SPARK", clientToken="t"
     )
-    return Place("emr-serverless", made["applicationId"])
+    return JobLocation("emr-serverless", made["applicationId"])
 
 
 class Service:
-    """What a test does to the runs of a place, and asks about them."""
+    """What a test does to the runs of a location, and asks about them."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, location: JobLocation) -> None:
+        self.location = location
 
     @property
     def runs(self) -> list[Any]:
-        if self.place.engine == "glue":
-            return list(glue_backends[ACCOUNT][REGION].jobs[self.place.name].job_runs)
-        return emrserverless_backends[ACCOUNT][REGION].job_runs.get(self.place.name, [])
+        if self.location.runs_on == "glue":
+            return list(glue_backends[ACCOUNT][REGION].jobs[self.location.name].job_runs)
+        return emrserverless_backends[ACCOUNT][REGION].job_runs.get(self.location.name, [])
 
     def set(self, state: str, error: str = "") -> None:
         """Of the last run, in Glue's words."""
         run = self.runs[-1]
-        if self.place.engine == "glue":
+        if self.location.runs_on == "glue":
             run.status = state
             plain = type(run).as_dict
             run.as_dict = lambda: {**plain(run), "ErrorMessage": error}
@@ -153,7 +147,7 @@ class Service:
     @property
     def state(self) -> str:
         run = self.runs[-1]
-        return str(run.status if self.place.engine == "glue" else run.state)
+        return str(run.status if self.location.runs_on == "glue" else run.state)
 
 
 @pytest.fixture(params=["glue", "emr-serverless"])
@@ -161,13 +155,18 @@ def service(request: pytest.FixtureRequest) -> Service:
     return Service(glue_job() if request.param == "glue" else emr_application())
 
 
-def desired(place: Place, code: str = "v1", **other: Any) -> Desired:
-    job = JOB if place.engine == "emr-serverless" else None
-    return Desired("etl", place, code, "c", job=job, settle_s=0, **other)
+def desired(location: JobLocation, code: str = "v1", **other: Any) -> DesiredPipeline:
+    job = JOB if location.runs_on == "emr-serverless" else None
+    return DesiredPipeline("etl", location, code, "c", job=job, settle_s=0, **other)
 
 
 def cloudformation(
-    function: ModuleType, kind: str, wanted: Desired, *, request_id: str = "1", polls: Callable[[], None] | None = None
+    function: ModuleType,
+    kind: str,
+    wanted: DesiredPipeline,
+    *,
+    request_id: str = "1",
+    polls: Callable[[], None] | None = None,
 ) -> Any:
     """One request as the Provider makes it: what ``on_event`` answers is merged into the event of each poll."""
     event = {
@@ -194,7 +193,7 @@ def running(function: ModuleType, service: Service) -> None:
         service.set("RUNNING")
 
     # A poll in which the run is first seen RUNNING, and with settle_s=0 it is done.
-    assert cloudformation(function, "Create", desired(service.place), polls=run) == "brokerless-pipeline-etl"
+    assert cloudformation(function, "Create", desired(service.location), polls=run) == "brokerless-pipeline-etl"
 
 
 def metrics(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
@@ -205,7 +204,7 @@ def metrics(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
 def test_a_deployment_starts_a_run_and_is_done_when_it_runs(function: ModuleType, service: Service) -> None:
     running(function, service)
     assert len(service.runs) == 1
-    assert cloudformation(function, "Update", desired(service.place), request_id="2") is not None
+    assert cloudformation(function, "Update", desired(service.location), request_id="2") is not None
     assert len(service.runs) == 1
 
 
@@ -217,7 +216,7 @@ def test_an_update_stops_the_old_run_and_starts_a_new_one(function: ModuleType, 
         states.append((len(service.runs), service.state))
         service.set("STOPPED" if len(service.runs) == 1 else "RUNNING")
 
-    assert cloudformation(function, "Update", desired(service.place, "v2"), request_id="2", polls=step)
+    assert cloudformation(function, "Update", desired(service.location, "v2"), request_id="2", polls=step)
     # moto cancels EMR's runs at once.
     assert [count for count, _ in states] == [1, 2]
     assert states[0][1] in ("STOPPING", "CANCELLED")
@@ -225,7 +224,7 @@ def test_an_update_stops_the_old_run_and_starts_a_new_one(function: ModuleType, 
 
 
 def test_a_deployment_fails_with_the_runs_error(function: ModuleType, service: Service) -> None:
-    wanted = desired(service.place, max_start_failures=1)
+    wanted = desired(service.location, max_start_failures=1)
     with pytest.raises(Exception, match="KeyError: 'tz'") as caught:
         cloudformation(function, "Create", wanted, polls=lambda: service.set("FAILED", "KeyError: 'tz'"))
     assert type(caught.value).__name__ == "DeployFailed"
@@ -235,15 +234,15 @@ def test_a_deployment_fails_with_the_runs_error(function: ModuleType, service: S
 def test_a_deletion_stops_the_run(function: ModuleType, service: Service) -> None:
     running(function, service)
     done = cloudformation(
-        function, "Delete", desired(service.place), request_id="2", polls=lambda: service.set("STOPPED")
+        function, "Delete", desired(service.location), request_id="2", polls=lambda: service.set("STOPPED")
     )
     assert done == "brokerless-pipeline-etl"
     assert len(service.runs) == 1
 
 
 def test_a_deletion_succeeds_when_everything_is_gone(function: ModuleType) -> None:
-    for place in (Place("glue", "gone"), Place("emr-serverless", "00gone")):
-        assert cloudformation(function, "Delete", desired(place), request_id=f"delete {place}") is not None
+    for location in (JobLocation("glue", "gone"), JobLocation("emr-serverless", "00gone")):
+        assert cloudformation(function, "Delete", desired(location), request_id=f"delete {location}") is not None
 
 
 @pytest.mark.parametrize(
@@ -275,7 +274,7 @@ def test_an_event_of_emr_serverless_names_the_application(function: ModuleType) 
     service = Service(emr_application())
     running(function, service)
     service.set("FAILED", "boom")
-    detail = {"applicationId": service.place.name, "jobRunId": "r", "state": "FAILED"}
+    detail = {"applicationId": service.location.name, "jobRunId": "r", "state": "FAILED"}
     event = {"source": "aws.emr-serverless", "detail-type": "EMR Serverless Job Run State Change", "detail": detail}
     assert function.handler(event, Context()) == {"etl": "STARTING"}
     assert function.handler({**event, "detail": {**detail, "applicationId": "00other"}}, Context()) == {}
@@ -305,7 +304,7 @@ def test_a_poll_does_not_fail_a_deployment_because_s3_does_not_answer(
 
 
 def test_an_event_that_nobody_knows_is_refused(function: ModuleType) -> None:
-    with pytest.raises(Exception, match="does not know this event, which has: detail, source"):
+    with pytest.raises(Exception, match=r"cannot handle this event\. Its keys are: detail, source"):
         function.handler({"source": "aws.s3", "detail": {}}, Context())
 
 
@@ -313,16 +312,16 @@ def test_an_event_that_nobody_knows_is_refused(function: ModuleType) -> None:
 
 
 def test_a_glue_run_tells_its_version() -> None:
-    place = glue_job()
-    engine = GlueEngine(boto3.client("glue"))
-    run_id = engine.start(Start("etl", place, "v", "l-1"))
-    (run,) = engine.runs(place, pipeline="etl", known="")
+    location = glue_job()
+    service = GlueService(boto3.client("glue"))
+    run_id = service.start(Start("etl", location, "v", "l-1"))
+    (run,) = service.runs(location, pipeline="etl", known="")
     assert (run.id, run.version, run.label, run.phase) == (run_id, "v", "l-1", "starting")
-    assert Service(place).runs[0].arguments["--name"] == "etl"
-    with pytest.raises(EngineBusy, match="ConcurrentRunsExceeded"):
-        engine.start(Start("etl", place, "v", "l-2"))
-    engine.stop(place, (run_id,), grace_s=1)
-    assert engine.runs(place, pipeline="etl", known="")[0].phase == "stopping"
+    assert Service(location).runs[0].arguments["--name"] == "etl"
+    with pytest.raises(ServiceBusy, match="ConcurrentRunsExceeded"):
+        service.start(Start("etl", location, "v", "l-2"))
+    service.stop(location, (run_id,), grace_s=1)
+    assert service.runs(location, pipeline="etl", known="")[0].phase == "stopping"
 
 
 @pytest.mark.parametrize(
@@ -342,29 +341,29 @@ def test_a_glue_run_tells_its_version() -> None:
     ],
 )
 def test_glues_states(state: str, phase: str, outcome: str) -> None:
-    place = glue_job()
-    engine = GlueEngine(boto3.client("glue"))
-    engine.start(Start("etl", place, "v", "l-1"))
-    Service(place).set(state, "why")
-    (run,) = engine.runs(place, pipeline="etl", known="")
+    location = glue_job()
+    service = GlueService(boto3.client("glue"))
+    service.start(Start("etl", location, "v", "l-1"))
+    Service(location).set(state, "why")
+    (run,) = service.runs(location, pipeline="etl", known="")
     assert (run.phase, run.outcome, run.state, run.error) == (phase, outcome, state, "why")
 
 
 def test_glue_refuses_to_stop_a_run_for_a_reason_that_is_told() -> None:
     client = boto3.client("glue")
     error = {"JobName": "etl", "JobRunId": "r", "ErrorDetail": {"ErrorCode": "Odd", "ErrorMessage": "no"}}
-    with Stubber(client) as stub, pytest.raises(EngineBusy, match="Odd: no"):
+    with Stubber(client) as stub, pytest.raises(ServiceBusy, match="Odd: no"):
         stub.add_response("batch_stop_job_run", {"Errors": [error]})
-        GlueEngine(client).stop(GLUE, ("r",), grace_s=1)
+        GlueService(client).stop(GLUE, ("r",), grace_s=1)
     over = {**error, "ErrorDetail": {"ErrorCode": "JobRunInTerminalStateException", "ErrorMessage": "it has ended"}}
     with Stubber(client) as stub:
         stub.add_response("batch_stop_job_run", {"Errors": [over]})
-        GlueEngine(client).stop(GLUE, ("r",), grace_s=1)
+        GlueService(client).stop(GLUE, ("r",), grace_s=1)
 
 
 def test_an_emr_run_is_started_as_a_stream_with_a_token_and_a_telling_name() -> None:
     client = boto3.client("emr-serverless")
-    start = Start("etl", Place("emr-serverless", "00app"), "v", "l-1", JOB)
+    start = Start("etl", JobLocation("emr-serverless", "00app"), "v", "l-1", JOB)
     expected = {
         "applicationId": "00app",
         "clientToken": start.token,
@@ -392,34 +391,34 @@ def test_an_emr_run_is_started_as_a_stream_with_a_token_and_a_telling_name() -> 
     arn = "arn:aws:emr-serverless:us-east-1:123456789012:/applications/00app/jobruns/00run"
     with Stubber(client) as stub:
         stub.add_response("start_job_run", {"applicationId": "00app", "jobRunId": "00run", "arn": arn}, expected)
-        assert EmrServerlessEngine(client).start(start) == "00run"
+        assert EmrServerlessService(client).start(start) == "00run"
     assert len(start.token) == 64
     others = [
-        Start("e", start.place, "v", "l-1"),
-        Start("etl", start.place, "w", "l-1"),
+        Start("e", start.location, "v", "l-1"),
+        Start("etl", start.location, "w", "l-1"),
         Start("etl", GLUE, "v", "l-2"),
     ]
     assert start.token not in {other.token for other in others}
 
 
 def test_an_emr_run_is_cancelled_with_a_grace_and_found_by_its_name() -> None:
-    place = emr_application()
+    location = emr_application()
     client = boto3.client("emr-serverless")
-    engine = EmrServerlessEngine(client)
-    first = engine.start(Start("etl", place, "v", "l-1", JOB))
-    other = engine.start(Start("somebody-elses", place, "v", "l-1", JOB))
-    for run in Service(place).runs:
+    service = EmrServerlessService(client)
+    first = service.start(Start("etl", location, "v", "l-1", JOB))
+    other = service.start(Start("somebody-elses", location, "v", "l-1", JOB))
+    for run in Service(location).runs:
         run.state = "RUNNING"
-    (run,) = engine.runs(place, pipeline="etl", known="")
+    (run,) = service.runs(location, pipeline="etl", known="")
     assert (run.id, run.version, run.label, run.phase) == (first, "v", "l-1", "running")
-    engine.stop(place, (first, "00gone"), grace_s=120)
-    assert engine.runs(place, pipeline="etl", known="") == ()
-    assert engine.runs(place, pipeline="etl", known=first)[0].outcome == "stopped"
-    assert engine.runs(place, pipeline="somebody-elses", known="")[0].id == other
+    service.stop(location, (first, "00gone"), grace_s=120)
+    assert service.runs(location, pipeline="etl", known="") == ()
+    assert service.runs(location, pipeline="etl", known=first)[0].outcome == "stopped"
+    assert service.runs(location, pipeline="somebody-elses", known="")[0].id == other
     with Stubber(client) as stub:
-        grace = {"applicationId": place.name, "jobRunId": first, "shutdownGracePeriodInSeconds": 7}
-        stub.add_response("cancel_job_run", {"applicationId": place.name, "jobRunId": first}, grace)
-        engine.stop(place, (first,), grace_s=7)
+        grace = {"applicationId": location.name, "jobRunId": first, "shutdownGracePeriodInSeconds": 7}
+        stub.add_response("cancel_job_run", {"applicationId": location.name, "jobRunId": first}, grace)
+        service.stop(location, (first,), grace_s=7)
 
 
 @pytest.mark.parametrize("state", ["TERMINATED", None])
@@ -433,35 +432,35 @@ def test_an_application_that_is_gone_has_no_runs(state: str | None) -> None:
             application = {"applicationId": "00app", "arn": "a" * 60, "releaseLabel": "emr-7", "type": "SPARK"}
             times = {"createdAt": 0, "updatedAt": 0}
             stub.add_response("get_application", {"application": {**application, **times, "state": state}})
-        assert EmrServerlessEngine(client).runs(Place("emr-serverless", "00app"), pipeline="p", known="") == ()
+        assert EmrServerlessService(client).runs(JobLocation("emr-serverless", "00app"), pipeline="p", known="") == ()
 
 
 @pytest.mark.parametrize("code", ["ThrottlingException", "AccessDeniedException", "InternalServerException"])
 def test_a_service_that_does_not_say_which_runs_there_are_is_busy(code: str) -> None:
     client = boto3.client("emr-serverless")
     status = 500 if code.startswith("Internal") else 400
-    with Stubber(client) as stub, pytest.raises(EngineBusy, match=code):
+    with Stubber(client) as stub, pytest.raises(ServiceBusy, match=code):
         stub.add_client_error("list_job_runs", code, http_status_code=status)
         if code == "AccessDeniedException":
             stub.add_client_error("get_application", code, http_status_code=403)
-        EmrServerlessEngine(client).runs(Place("emr-serverless", "00app"), pipeline="p", known="")
+        EmrServerlessService(client).runs(JobLocation("emr-serverless", "00app"), pipeline="p", known="")
     glue = boto3.client("glue")
-    with Stubber(glue) as stub, pytest.raises(EngineBusy, match=code):
+    with Stubber(glue) as stub, pytest.raises(ServiceBusy, match=code):
         stub.add_client_error("get_job_runs", code, http_status_code=status)
-        GlueEngine(glue).runs(GLUE, pipeline="p", known="")
+        GlueService(glue).runs(GLUE, pipeline="p", known="")
 
 
 @pytest.mark.parametrize(
     ("code", "message", "status", "kind"),
     [
-        ("ConcurrentRunsExceededException", "", 400, EngineBusy),
-        ("ResourceNumberLimitExceededException", "", 400, EngineBusy),
-        ("ThrottlingException", "", 400, EngineBusy),
-        ("ThrottlingException", "", 503, EngineBusy),
-        ("ServiceQuotaExceededException", "", 402, EngineBusy),
-        ("ConflictException", "the application is starting", 409, EngineBusy),
-        ("ResourceNotReadyException", "", 400, EngineBusy),
-        ("ValidationException", "vCPU quota of the account is reached", 400, EngineBusy),
+        ("ConcurrentRunsExceededException", "", 400, ServiceBusy),
+        ("ResourceNumberLimitExceededException", "", 400, ServiceBusy),
+        ("ThrottlingException", "", 400, ServiceBusy),
+        ("ThrottlingException", "", 503, ServiceBusy),
+        ("ServiceQuotaExceededException", "", 402, ServiceBusy),
+        ("ConflictException", "the application is starting", 409, ServiceBusy),
+        ("ResourceNotReadyException", "", 400, ServiceBusy),
+        ("ValidationException", "vCPU quota of the account is reached", 400, ServiceBusy),
         ("ValidationException", "no such entry point", 400, StartRefused),
         ("InvalidInputException", "", 400, StartRefused),
         ("EntityNotFoundException", "", 400, StartRefused),
@@ -476,17 +475,17 @@ def test_what_an_error_says_about_a_start(code: str, message: str, status: int, 
     glue, emr = boto3.client("glue"), boto3.client("emr-serverless")
     with Stubber(glue) as stub, pytest.raises(kind, match=code):
         stub.add_client_error("start_job_run", code, message, http_status_code=status)
-        GlueEngine(glue).start(Start("p", GLUE, "v", "l"))
+        GlueService(glue).start(Start("p", GLUE, "v", "l"))
     with Stubber(emr) as stub, pytest.raises(kind, match=code):
         stub.add_client_error("start_job_run", code, message, http_status_code=status)
-        EmrServerlessEngine(emr).start(Start("p", Place("emr-serverless", "00app"), "v", "l", JOB))
+        EmrServerlessService(emr).start(Start("p", JobLocation("emr-serverless", "00app"), "v", "l", JOB))
 
 
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
         (ReadTimeoutError(endpoint_url="e"), AnswerLost),
-        (ConnectTimeoutError(endpoint_url="e"), EngineBusy),
+        (ConnectTimeoutError(endpoint_url="e"), ServiceBusy),
     ],
 )
 def test_what_a_dead_network_says_about_a_start(error: Exception, kind: type[Exception]) -> None:
@@ -495,13 +494,13 @@ def test_what_a_dead_network_says_about_a_start(error: Exception, kind: type[Exc
             raise error
 
     with pytest.raises(kind):
-        GlueEngine(Client()).start(Start("p", GLUE, "v", "l"))  # type: ignore[arg-type]
+        GlueService(Client()).start(Start("p", GLUE, "v", "l"))  # type: ignore[arg-type]
 
 
 def test_parameters_that_boto3_refuses_are_refused() -> None:
-    engine = EmrServerlessEngine(boto3.client("emr-serverless"))
+    service = EmrServerlessService(boto3.client("emr-serverless"))
     with pytest.raises(StartRefused, match="Parameter validation failed"):
-        engine.start(Start("p", Place("emr-serverless", ""), "v", "l", JOB))
+        service.start(Start("p", JobLocation("emr-serverless", ""), "v", "l", JOB))
 
 
 def test_the_services_clients_do_not_repeat_calls() -> None:
@@ -509,15 +508,15 @@ def test_the_services_clients_do_not_repeat_calls() -> None:
     assert config.retries == {"mode": "standard", "total_max_attempts": 1}
 
 
-# --- Records in S3.
+# --- PipelineStates in S3.
 
 
-def record(text: str = "v1") -> Record:
-    return Record(desired(GLUE, text), "owner", "lineage")
+def record(text: str = "v1") -> PipelineState:
+    return PipelineState(desired(GLUE, text), "owner", "lineage")
 
 
 def test_of_two_that_read_the_same_record_one_can_change_it() -> None:
-    records = S3Records(boto3.client("s3"), PREFIX, clock=SYSTEM)
+    records = S3PipelineStates(boto3.client("s3"), PREFIX, clock=SYSTEM)
     assert records.load("etl") is None
     assert records.save(record(), revision=None)
     assert not records.save(record("v2"), revision=None)
@@ -534,7 +533,7 @@ def test_of_two_that_read_the_same_record_one_can_change_it() -> None:
 
 def test_a_put_that_meets_what_it_wrote_itself_has_succeeded() -> None:
     client = boto3.client("s3")
-    records = S3Records(client, PREFIX, clock=SYSTEM)
+    records = S3PipelineStates(client, PREFIX, clock=SYSTEM)
     bodies: list[bytes] = []
     client.meta.events.register(
         "provide-client-params.s3.PutObject", lambda params, **_: bodies.append(params["Body"]) and None
@@ -561,7 +560,7 @@ class Reads(io.RawIOBase):
 
 
 def test_an_s3_that_fails_says_so() -> None:
-    records = S3Records(boto3.client("s3"), "s3://no-such-bucket/x", clock=SYSTEM)
+    records = S3PipelineStates(boto3.client("s3"), "s3://no-such-bucket/x", clock=SYSTEM)
     for call in (
         lambda: records.load("etl"),
         lambda: records.save(record(), revision=None),
@@ -572,8 +571,8 @@ def test_an_s3_that_fails_says_so() -> None:
 
 
 def test_a_prefix_that_is_none_is_refused() -> None:
-    with pytest.raises(ConfigError, match="use s3://bucket/path"):
-        S3Records(boto3.client("s3"), "/brokerless/dev/pipelines", clock=SYSTEM)
+    with pytest.raises(ConfigError, match="must be s3://bucket/path"):
+        S3PipelineStates(boto3.client("s3"), "/brokerless/dev/pipelines", clock=SYSTEM)
 
 
 def test_moto_refuses_as_s3_does() -> None:

@@ -19,9 +19,9 @@ from brokerless.aws.environment import GeneratorEnvironment, IngestEnvironment
 from brokerless.columns.records import decode
 from brokerless.errors import BrokerlessError, ConfigError, MessageError, TopicNotFound
 from brokerless.examples.timezone.messages import NEW_YORK, PARIS, input_schema
-from brokerless.ingest.batches import Incoming, Ingest, Routes
+from brokerless.ingest.batches import BatchIngest, Routes, SourceMessage
 from brokerless.metrics import Meter
-from brokerless.producer.pool import Producers
+from brokerless.producer.pool import ProducerPool
 
 if TYPE_CHECKING:
     from brokerless import Settings
@@ -282,7 +282,7 @@ def test_shards_do_not_mix_and_fan_out_does_not_matter(function: Any, settings: 
 def test_the_first_that_failed_is_named_for_each_partition(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     create_topic(open_store(settings), "t", SCHEMA)
     function = start("ingest", environment(settings, default_topic="missing"), settings, monkeypatch)
-    batch = Incoming(text(1).encode(), "kafka/c/k/0", {"partition": "k-0", "offset": 1}, 1, "t")
+    batch = SourceMessage(text(1).encode(), "kafka/c/k/0", {"partition": "k-0", "offset": 1}, 1, "t")
     monkeypatch.setattr(function, "batch_of", lambda event: function_batch(event, batch))
     answer = call(function, kafka({0: {2: text(2), 3: text(3)}, 1: {7: text(7), 8: text(8)}}))
     assert answer == {
@@ -293,7 +293,7 @@ def test_the_first_that_failed_is_named_for_each_partition(settings: Settings, m
     }
 
 
-def function_batch(event: dict[str, Any], first: Incoming) -> Any:
+def function_batch(event: dict[str, Any], first: SourceMessage) -> Any:
     """The event's batch with one more message in front, so that not everything fails."""
     from lambdas.ingest.events import Batch, batch_of
 
@@ -335,7 +335,7 @@ def test_sns_and_eventbridge_call_the_function_itself(function: Any, settings: S
 
 @pytest.mark.parametrize("event", [{}, {"Records": []}, {"Records": [{"eventSource": "aws:s3"}]}, {"key": "value"}])
 def test_an_event_of_another_service_is_named(function: Any, event: dict[str, Any]) -> None:
-    with pytest.raises(MessageError, match="of no service that this function reads"):
+    with pytest.raises(MessageError, match="is not of a supported service"):
         call(function, event)
 
 
@@ -388,13 +388,13 @@ ROLE = "arn:aws:sts::123456789012:assumed-role/sensors"
     ],
 )
 def test_a_caller_is_who_aws_says(authorizer: Any, caller: str) -> None:
-    from lambdas.ingest.events import post_of
+    from lambdas.ingest.events import http_request_of
 
     event = request(text(1), caller="arn:aws:iam::123456789012:user/claimed")
     event["requestContext"]["authorizer"] = authorizer
-    post = post_of(event)
-    assert post is not None
-    assert post.caller == caller
+    received = http_request_of(event)
+    assert received is not None
+    assert received.caller == caller
 
 
 def test_callers_have_producer_ids_of_their_own(function: Any, settings: Settings) -> None:
@@ -422,7 +422,7 @@ def test_logs_hold_counts_and_no_messages(
     seen = capsys.readouterr()
     assert "secret" not in seen.out + seen.err + log.getvalue()
     taken = json.loads(log.getvalue().splitlines()[0])
-    assert taken["message"] == "A batch was taken."
+    assert taken["message"] == "A batch was ingested."
     assert (taken["committed"], taken["rejected"], taken["failed"], taken["service"]) == (1, 2, 0, "ingest")
 
 
@@ -453,15 +453,17 @@ def test_functions_side_by_side_lose_and_double_nothing(settings: Settings) -> N
     create_topic(store, "t", SCHEMA)
 
     def work(shard: int) -> int:
-        producers = Producers(store, timeout_s=20)
-        copy = Ingest(store, routes=Routes(("t",), "t"), producers=producers, meter=Meter(), timeout_s=20)
+        producers = ProducerPool(store, timeout_s=20)
+        copy = BatchIngest(store, routes=Routes(("t",), "t"), producers=producers, meter=Meter(), timeout_s=20)
         failed = 0
         for first in range(0, 40, 4):
             batch = [
-                Incoming(b"bad" if n % 10 == 9 else text(100 * shard + n).encode(), f"kinesis/s/{shard}", str(n), n)
+                SourceMessage(
+                    b"bad" if n % 10 == 9 else text(100 * shard + n).encode(), f"kinesis/s/{shard}", str(n), n
+                )
                 for n in range(max(0, first - 4), first + 4)
             ]
-            failed += len(copy.take(batch).failed)
+            failed += len(copy.ingest(batch).failed)
         return failed
 
     with ThreadPoolExecutor(4) as pool:
@@ -521,5 +523,5 @@ def test_a_payload_that_is_no_base64_is_a_dead_letter_and_stops_no_other(
     ],
 )
 def test_an_envelope_that_no_service_writes_is_named(function: Any, event: dict[str, Any]) -> None:
-    with pytest.raises(MessageError, match="not as its service writes it"):
+    with pytest.raises(MessageError, match="does not have the form of its service"):
         call(function, event)

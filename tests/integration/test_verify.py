@@ -22,10 +22,11 @@ from brokerless.columns.footer import row_count
 from brokerless.ingest.positions import PositionedRow, write_once
 from brokerless.log.entries import ENGINE_KEY, PARTITIONS_KEY, Add, Metadata, Protocol, build_entry
 from brokerless.maintenance.maintainer import Maintainer, storage_options
-from brokerless.verify import History, RecordingConsumer, RecordingProducer, checker, table
+from brokerless.testing.history import History, RecordingConsumer, RecordingProducer
+from brokerless.testing.history.verdict import KINDS
+from brokerless.verify import table
 from brokerless.verify.report import Kind
 from brokerless.verify.table import SAMPLE_FILES, TableReport, verify_table, verify_topic
-from brokerless.verify.verdict import KINDS
 from tests.support.checkpoints import clean_up, write_checkpoint
 from tests.support.cli import Cli, assert_refused
 from tests.support.fakes import FakeClock
@@ -222,7 +223,7 @@ def test_an_unreadable_entry(store, data) -> None:
     store.put(log.entry_path(2), data)
     ((kind, text),) = find(store)
     assert kind == "unreadable-entry"
-    assert text.startswith("entry 2 is no log entry")
+    assert text.startswith("entry 2 is not a log entry")
 
 
 def test_an_entry_that_was_cut_at_the_end_of_a_line(store) -> None:
@@ -269,7 +270,7 @@ def test_an_entry_that_adds_and_removes_one_file(store) -> None:
     log = fill(store)
     (path,) = paths(log, 2)
     put_entry(log, 4, removes=[path], adds=[Add(path, 1, 2, 1, data_change=False)])
-    assert ("added-and-removed", f"entry 4 adds {path} and removes it, too") in find(store)
+    assert ("added-and-removed", f"entry 4 adds and removes {path}") in find(store)
 
 
 def test_rows_of_a_topic_that_another_engine_rewrites(cli, store) -> None:
@@ -661,7 +662,7 @@ def test_a_table_of_others_is_theirs_to_rewrite_and_to_clean(cli, store) -> None
 
 def test_a_sample_ends_with_its_bytes(store, monkeypatch) -> None:
     fill(store)
-    monkeypatch.setattr("brokerless.verify.table.SAMPLE_BYTES", 1)
+    monkeypatch.setattr("brokerless.verify.objects.SAMPLE_BYTES", 1)
     assert verify_table(store, "t").files_read == 1
 
 
@@ -691,7 +692,7 @@ def test_files_outside_of_the_table_are_noted(store) -> None:
     store.put(log.entry_path(4), json.dumps(action).encode())
     report = verify_table(store, "t", full=True)
     assert report.ok
-    assert "1 file outside of the table's folder, not looked at" in report.notes
+    assert "1 file outside the table's folder, which were not checked" in report.notes
 
 
 # Checkpoints
@@ -937,4 +938,3 @@ def test_the_documentation_names_every_finding() -> None:
     page = (REPO / "docs" / "verify.md").read_text()
     for kind in (*KINDS, *get_args(Kind)):
         assert f"`{kind}`" in page
-        assert re.search(rf"^{kind} +\w", f"{checker.__doc__}{table.__doc__}", re.MULTILINE), kind

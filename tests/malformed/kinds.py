@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from brokerless.consumer import Consumer
 
-KINDS: Final = ("send", "json-lines", "parquet", "log-entries", "checkpoints", "settings", "ingest", "transform")
+KINDS: Final = ("send", "json-lines", "parquet", "log-entries", "checkpoints", "ingest", "transform")
 
 GIB: Final = 2**30
 

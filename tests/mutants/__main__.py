@@ -6,13 +6,13 @@ import argparse
 import os
 import sys
 import time
+from fnmatch import fnmatch
 from typing import TYPE_CHECKING
 
 from tests.mutants.catalogue import GROUPS, MUTANTS
-from tests.mutants.copies import NoAnswerError
-from tests.mutants.mutant import Sim
+from tests.mutants.mutant import ROOT
 from tests.mutants.page import PATH, page
-from tests.mutants.suite import UnsoundError, attack, chosen
+from tests.mutants.suite import NoAnswerError, UnsoundError, attack
 from tests.proof import results
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str] | None = None, *, mutants: Sequence[Mutant] = MUTANTS) -> int:
     """Runs the suite as the arguments say: 0 if all were caught, 1 if one was not, 2 if that cannot be said."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
-    parser.add_argument("--only", metavar="GLOB", default="*", help="those whose name or file matches")
+    parser.add_argument("--only", metavar="GLOB", default="*", help="those whose name matches")
     parser.add_argument("--list", action="store_true", help="say which there are, and run nothing")
     parser.add_argument("--page", action="store_true", help="write docs/mutants.md, and run nothing")
     parser.add_argument("--record", action="store_true", help="keep the result in docs/proof/mutants.json")
@@ -34,9 +34,9 @@ def main(arguments: Sequence[str] | None = None, *, mutants: Sequence[Mutant] = 
     if args.page:
         PATH.write_text(page(GROUPS, results.read().get("mutants")))
         return 0
-    some = list(chosen(mutants, args.only))
+    some = [mutant for mutant in mutants if fnmatch(mutant.guard.lower(), args.only.lower())]
     if args.list:
-        _say("\n".join(f"{mutant.name} ({mutant.file}): {mutant.caught_by}" for mutant in some))
+        _say("\n".join(f"{mutant.guard} ({mutant.path().relative_to(ROOT)})" for mutant in some))
         return 0
     if args.record and args.only != "*":
         parser.error("--record keeps a run of all mutants; leave --only out")
@@ -58,24 +58,16 @@ def main(arguments: Sequence[str] | None = None, *, mutants: Sequence[Mutant] = 
 
 def _record(verdicts: Sequence[Verdict], seconds: float, *, processes: int) -> None:
     caught = [verdict for verdict in verdicts if verdict.caught]
-    simulated = sum(isinstance(verdict.mutant.caught_by, Sim) for verdict in caught)
     results.write(
         results.Attack(
             name="mutants",
             command="python -m tests.mutants",
             seconds=seconds,
-            counts={
-                "mutants": len(verdicts),
-                "caught": len(caught),
-                "by simulation": simulated,
-                "by tests": len(caught) - simulated,
-                "processes": processes,
-            },
+            counts={"mutants": len(verdicts), "caught": len(caught), "processes": processes},
             failures=[str(verdict) for verdict in verdicts if not verdict.caught],
             details=[
                 {
-                    "name": verdict.mutant.name,
-                    "file": verdict.mutant.file,
+                    "name": verdict.mutant.guard,
                     "caught_by": verdict.by if verdict.caught else "",
                     "seconds": round(verdict.seconds, 1),
                 }

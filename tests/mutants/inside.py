@@ -1,149 +1,87 @@
-"""Runs in a copy of the checkout and says whether anything there notices what is missing.
+"""``python -m tests.mutants.inside REQUEST``: plays seeds of the simulation without a safeguard, in this process only.
 
-Reads requests, a line of JSON each: ``["sim", FIRST, SEEDS]``, ``["seeds", 7, 38, 104]`` or ``["tests", ID...]``. Each
-gets a process of its own, forked when other people's packages are loaded, which takes longer than most attacks, and
-before anything of ours is. The answer is a line of JSON, too: the code, what failed, and the end of the output. The
-code is 0 if nothing failed, 1 if something did, and 3 if the question was not answered: the copy is not what was
-imported, or the tests could not even be collected.
+The request is JSON: ``{"mutant": {...}, "seeds": [0, 1], "core": 0}``; without a mutant nothing is taken away. The
+module with the safeguard is compiled from a text without it when it is imported; no file is written. Prints what failed
+as JSON, an empty text if nothing did.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
-import signal
 import sys
-from pathlib import Path
+from importlib.abc import MetaPathFinder
+from importlib.machinery import PathFinder, SourceFileLoader
+from typing import TYPE_CHECKING, Any
 
-import pytest
+from tests.mutants.mutant import Mutant
 
-ROOT = Path(__file__).parents[2]
-OURS = ("brokerless", "lambdas", "glue_jobs", "tests")
-
-HEAVY = (
-    "arro3.io",
-    "deltalake",
-    "obstore.store",
-    "pyarrow.parquet",
-    "pyspark.sql.datasource",
-    "pyspark.sql.types",
-    "pytest_timeout",
-)
-
-NOTHING, FOUND, UNANSWERED = 0, 1, 3
-
-LONGEST_S = 300
-"""Simulations that take longer are killed; tests have timeouts of their own."""
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from pathlib import Path
 
 
-class Failures:
-    """A plugin of pytest that remembers what failed, and what could not be collected."""
+class Absent(MetaPathFinder):
+    """Finds the module of a mutant, and loads its text without the safeguard."""
 
-    def __init__(self) -> None:
-        self.failed: list[str] = []
-        self.uncollected: list[str] = []
+    def __init__(self, mutant: Mutant) -> None:
+        self._path = mutant.path()
+        self._text = mutant.applied_to(self._path.read_text()).encode()
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Of each phase of each test."""
-        if report.failed:
-            self.failed.append(report.nodeid)
-
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Of each file."""
-        if report.failed:
-            self.uncollected.append(report.nodeid)
-
-
-def strangers() -> list[str]:
-    """Modules of ours that were imported from elsewhere, such as the editable install."""
-    found = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
-    ours = {name: file for name, file in found.items() if file and name.partition(".")[0] in OURS}
-    return [f"{name} from {file}" for name, file in ours.items() if not Path(file).resolve().is_relative_to(ROOT)]
+    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
+        """As importlib asks for it."""
+        if name.rpartition(".")[2] != self._path.stem or not name.startswith("brokerless."):
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.origin == str(self._path):
+            spec.loader = _Loader(name, self._path, self._text)
+        return spec
 
 
-def run_seeds(seeds: list[int]) -> tuple[int, str]:
-    """The first seed that fails, and how."""
+class _Loader(SourceFileLoader):
+    def __init__(self, name: str, path: Path, text: bytes) -> None:
+        super().__init__(name, str(path))
+        self._text = text
+
+    def path_stats(self, path: str) -> dict[str, Any]:
+        raise OSError(f"The byte code of {path} has the safeguard.")
+
+    def get_data(self, path: str) -> bytes:
+        return self._text
+
+
+def first_failure(seeds: Sequence[int]) -> str:
+    """The first seed that fails, and how; empty if none does."""
     from tests.sim.machine import simulated
     from tests.sim.run import run_seed
 
     with simulated() as host:
         for seed in seeds:
             if failures := run_seed(host, seed).failures:
-                return FOUND, f"seed {seed}: {failures[0].splitlines()[0][:200]}"
-    return NOTHING, ""
+                return f"seed {seed}: {failures[0].splitlines()[0][:200]}"
+    return ""
 
 
-def run_tests(ids: list[str]) -> tuple[int, str]:
-    """The first test that fails."""
-    found = Failures()
-    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # to load those that are installed takes longer than a test
-    options = ["-x", "-q", "--no-header", "--tb=line", "-p", "no:cacheprovider", "-p", "pytest_timeout"]
-    options += ["-k", "not minio", "--timeout", "30"]
-    code = pytest.main([*options, *ids], plugins=[found])
-    if found.failed:
-        return FOUND, found.failed[0]
-    if code != 0:
-        return UNANSWERED, f"pytest ended with {int(code)}: {', '.join(found.uncollected) or 'see above'}"
-    return NOTHING, ""
+def main() -> None:
+    """Answers the request.
 
-
-def on_core(number: int) -> None:
-    """Keeps this process on one core: a simulation hands its baton from thread to thread, and two must not share."""
+    Raises:
+        RuntimeError: the module of the mutant was not loaded without its safeguard.
+    """
+    request = json.loads(sys.argv[1])
     if hasattr(os, "sched_setaffinity"):
+        # A simulation hands its baton from thread to thread: two must not share a core.
         cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {cores[number % len(cores)]})
-
-
-def answer(kind: str, *rest: str) -> tuple[int, str]:
-    """The code, and what failed."""
-    if kind == "tests":
-        code, what = run_tests(list(rest))
-    else:
-        on_core(int(os.environ["MUTANTS_CORE"]))
-        numbers = [int(one) for one in rest]
-        code, what = run_seeds(numbers if kind == "seeds" else list(range(numbers[0], numbers[0] + numbers[1])))
-    if elsewhere := strangers():
-        return UNANSWERED, f"not imported from {ROOT}: {', '.join(elsewhere[:3])}"
-    return code, what
-
-
-def in_a_process(request: list[str], output: Path) -> tuple[int, str, str]:
-    """The answer of a process that is forked for it; what it printed goes to a file."""
-    pid = os.fork()
-    if pid == 0:
-        code, what = UNANSWERED, ""
-        try:
-            with output.open("wb") as file:
-                os.dup2(file.fileno(), 1)
-                os.dup2(file.fileno(), 2)
-            signal.alarm(LONGEST_S)
-            code, what = answer(*request)
-        except BaseException as error:  # whatever it was: it must not go on as a second server
-            what = f"{type(error).__name__}: {error}"
-        finally:
-            output.with_suffix(".what").write_text(what)
-            sys.stdout.flush()
-            os._exit(code)
-    _, status = os.waitpid(pid, 0)
-    found = output.with_suffix(".what")
-    what = found.read_text() if found.exists() else "it was killed"
-    found.unlink(missing_ok=True)
-    code = os.waitstatus_to_exitcode(status)
-    return code, what, output.read_text(errors="replace")[-1500:]
-
-
-def serve() -> None:
-    """Answers requests until there are no more."""
-    for name in HEAVY:
-        importlib.import_module(name)
-    if early := {"brokerless", "lambdas", "glue_jobs"} & sys.modules.keys():
-        raise ImportError(early)  # a process that is forked later would not see the mutant
-    for line in sys.stdin:
-        said = in_a_process(json.loads(line), ROOT / "output.txt")
-        sys.stdout.write(f"{json.dumps(said)}\n")
-        sys.stdout.flush()
+        os.sched_setaffinity(0, {cores[request["core"] % len(cores)]})
+    if request["mutant"]:
+        sys.meta_path.insert(0, Absent(Mutant(**request["mutant"])))
+    found = first_failure(request["seeds"])
+    loaders = [getattr(module, "__loader__", None) for module in [*sys.modules.values()]]
+    if request["mutant"] and not any(isinstance(loader, _Loader) for loader in loaders):
+        raise RuntimeError("The module without the safeguard was never imported.")
+    sys.stdout.write(json.dumps(found))
 
 
 if __name__ == "__main__":
-    serve()
+    main()

@@ -1,48 +1,28 @@
-"""A safeguard that is taken away: where it stands, what stands there instead, and what must notice."""
+"""A safeguard that is taken away: which, what stands there instead, and what a user would see.
+
+A safeguard is marked in the source by a comment of its own line, ``# guard: its name``, right before its statement.
+Several of them may stand above one another. Nothing here repeats lines of the source.
+"""
 
 from __future__ import annotations
 
+import ast
+import textwrap
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
+MARK: Final = "# guard: "
 
 SEEDS: Final = 400
-"""How many seeds are tried from the first one on. The first that fails ends it, so a caught mutant needs few of them;
-the others are there for the day when a changed line of code gives all seeds new traces."""
+"""How many seeds are tried from the first one on. The first that fails ends it, so a mutant that is caught needs few of
+them; the others are there for the day when a changed line of code gives all seeds new traces."""
 
 
 class MovedError(Exception):
-    """The text that a mutant replaces is not there, or more than once."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sim:
-    """Seeds of the deterministic simulation, of which one must fail.
-
-    Attributes:
-        first: near the first that was seen to fail.
-        seeds: how many from there on.
-    """
-
-    first: int = 0
-    seeds: int = SEEDS
-
-    def __str__(self) -> str:
-        """As the page has it."""
-        return f"simulation, seeds {self.first} to {self.first + self.seeds - 1}"
-
-
-@dataclass(frozen=True, slots=True)
-class Named:
-    """Tests of which one must fail, as pytest names them: a test with parameters stands for all of them."""
-
-    ids: tuple[str, ...]
-
-    def __str__(self) -> str:
-        """As the page has it."""
-        return ", ".join(name.rpartition("::")[2] for name in self.ids)
+    """The comment that marks a safeguard is missing, is there twice, or has no statement behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,35 +30,76 @@ class Mutant:
     """One safeguard and its absence.
 
     Attributes:
-        name: the safeguard, in words.
-        file: where it stands, relative to the checkout.
-        old: its text there, which occurs exactly once.
-        new: what stands there without it.
+        guard: its name, as the comment in the source has it.
+        instead: what stands there without it; nothing means ``pass``. A text that ends with a colon replaces the head
+            of a statement and keeps its body.
         without: what would happen to a user, in a sentence.
-        caught_by: what notices.
+        first: a seed near the first that was seen to fail.
+        statements: how many statements are replaced.
     """
 
-    name: str
-    file: str
-    old: str
-    new: str
+    guard: str
+    instead: str
     without: str
-    caught_by: Sim | Named
+    first: int = 0
+    statements: int = 1
+
+    @property
+    def seeds(self) -> range:
+        """Seeds of the simulation, of which one must fail."""
+        return range(self.first, self.first + SEEDS)
+
+    def path(self) -> Path:
+        """The file with the safeguard.
+
+        Raises:
+            MovedError: it is not marked exactly once.
+        """
+        found = [path for path, text in _sources().items() if f"{MARK}{self.guard}\n" in text]
+        if len(found) != 1:
+            raise MovedError(f"{len(found)} files have the comment '{MARK}{self.guard}', not one.")
+        return found[0]
 
     def applied_to(self, text: str) -> str:
         """The file's text without the safeguard.
 
         Raises:
-            MovedError: it is not there exactly once.
+            MovedError: it is not marked exactly once, or no statement begins behind the comment.
         """
-        if (count := text.count(self.old)) != 1:
-            raise MovedError(
-                f"The code has moved: update the mutant {self.name!r}. Its text is {count} times in {self.file}, "
-                f"not once:\n{self.old}"
-            )
-        return text.replace(self.old, self.new)
+        lines = text.splitlines(keepends=True)
+        marks = [number for number, line in enumerate(lines) if line.strip() == f"{MARK}{self.guard}"]
+        if len(marks) != 1:
+            raise MovedError(f"The comment '{MARK}{self.guard}' is there {len(marks)} times, not once.")
+        begin = next((n for n in range(marks[0], len(lines)) if not lines[n].lstrip().startswith("#")), len(lines))
+        block = _block(ast.parse(text), begin + 1)
+        if len(block) < self.statements:
+            raise MovedError(f"{self.statements} statements should follow '{MARK}{self.guard}', {len(block)} do.")
+        end = block[self.statements - 1].end_lineno
+        if self.instead.endswith(":"):
+            end = block[0].body[0].lineno - 1  # type: ignore[attr-defined]
+        indent = lines[begin][: len(lines[begin]) - len(lines[begin].lstrip())]
+        lines[begin:end] = [textwrap.indent(f"{self.instead or 'pass'}\n", indent)]
+        return "".join(lines)
 
 
-def by_tests(file: str, *names: str) -> Named:
-    """The tests of one file; the file without ``tests/`` and its ending."""
-    return Named(tuple(f"tests/{file}.py::{name}" for name in names))
+def guards() -> list[str]:
+    """The names of all safeguards that are marked in the source."""
+    lines = [line.strip() for text in _sources().values() for line in text.splitlines()]
+    return [line.removeprefix(MARK) for line in lines if line.startswith(MARK)]
+
+
+@cache
+def _sources() -> dict[Path, str]:
+    return {path: path.read_text() for path in sorted((ROOT / "brokerless").rglob("*.py"))}
+
+
+def _block(tree: ast.Module, line: int) -> list[ast.stmt]:
+    """The statement that begins in a line, and those behind it in the same block; nothing if none begins there."""
+    for node in ast.walk(tree):
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(node, name, None)
+            if isinstance(block, list):
+                for number, statement in enumerate(block):
+                    if statement.lineno == line:
+                        return block[number:]
+    return []

@@ -1,26 +1,35 @@
-"""The suite: the unmutated copy must pass, and then each mutant alone must be caught."""
+"""The suite: without a mutant the seeds must pass, and then each mutant alone must be caught."""
 
 from __future__ import annotations
 
+import json
+import os
 import queue
 import re
-import tempfile
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Final
 
-from tests.mutants.copies import Copy, NoAnswerError
-from tests.mutants.mutant import MovedError, Named, Sim
+from tests.mutants.mutant import ROOT, MovedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from tests.mutants.mutant import Mutant
 
-CALM_SEEDS = 20
+CALM_SEEDS: Final = 20
+LONGEST_S: Final = 300
+
+
+class NoAnswerError(Exception):
+    """The simulation did not run, so nobody knows whether it would have noticed."""
+
+
+class UnsoundError(Exception):
+    """The simulation fails without any mutant, so what it says about mutants means nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +38,7 @@ class Verdict:
 
     Attributes:
         mutant: which.
-        by: the seed or test that noticed; empty if it survived.
+        by: the seed that noticed, and what; empty if it survived.
         seconds: wall time until then.
         problem: why nothing can be said about it; empty otherwise.
     """
@@ -41,89 +50,83 @@ class Verdict:
 
     @property
     def caught(self) -> bool:
-        """Whether something noticed."""
+        """Whether a seed noticed."""
         return bool(self.by) and not self.problem
 
     def __str__(self) -> str:
         """One line."""
-        result = self.problem or (f"caught by {self.by}" if self.by else f"SURVIVED {self.mutant.caught_by}")
-        return f"{self.seconds:6.1f} s  {self.mutant.name}: {result}"
+        seeds = self.mutant.seeds
+        result = self.problem or (f"caught by {self.by}" if self.by else f"SURVIVED seeds {seeds[0]} to {seeds[-1]}")
+        return f"{self.seconds:6.1f} s  {self.mutant.guard}: {result}"
 
 
-class UnsoundError(Exception):
-    """The attacks fail without any mutant, so what they say about mutants means nothing."""
-
-
-def attack(
-    mutants: Sequence[Mutant], *, processes: int, say: Callable[[Verdict], None], calm_seeds: int = CALM_SEEDS
-) -> list[Verdict]:
-    """Takes each safeguard away, alone, and runs what must notice.
+def attack(mutants: Sequence[Mutant], *, processes: int, say: Callable[[Verdict], None]) -> list[Verdict]:
+    """Takes each safeguard away, alone, and plays the seeds of which one must fail.
 
     Args:
         mutants: which.
         processes: how many at once.
         say: gets each verdict as it comes.
-        calm_seeds: of the simulation, with which the unmutated copy begins.
 
     Raises:
-        UnsoundError: an attack fails on the unmutated copy.
-        NoAnswerError: the unmutated copy could not be attacked.
+        UnsoundError: a seed fails without a mutant.
+        NoAnswerError: the simulation could not be run without one.
     """
-    with tempfile.TemporaryDirectory(prefix="mutants-") as name, ExitStack() as stack:
-        folder = Path(name)
-        whole = Copy.of_checkout(folder / "whole")
-        stack.callback(whole.close)
-        _sound(whole, mutants, calm_seeds)
-        copies: queue.SimpleQueue[Copy] = queue.SimpleQueue()
-        for number in range(processes):
-            copy = whole.again(folder / f"copy-{number}", number)
-            stack.callback(copy.close)
-            copies.put(copy)
+    _sound(range(CALM_SEEDS))
+    cores: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for number in range(processes):
+        cores.put(number)
 
-        def judge(mutant: Mutant) -> Verdict:
-            copy = copies.get()
-            try:
-                verdict = _verdict(copy, mutant)
-            finally:
-                copies.put(copy)
-            say(verdict)
-            return verdict
+    def judge(mutant: Mutant) -> Verdict:
+        core = cores.get()
+        try:
+            verdict = _verdict(mutant, core)
+        finally:
+            cores.put(core)
+        say(verdict)
+        return verdict
 
-        with ThreadPoolExecutor(processes) as pool:
-            verdicts = list(pool.map(judge, mutants))
-        if failed := whole.seeds(
-            [int(seed[1]) for verdict in verdicts if (seed := re.match(r"seed (\d+):", verdict.by))]
-        ):
-            raise UnsoundError(f"The unmutated copy fails, too, with a seed that caught a mutant: {failed}")
+    with ThreadPoolExecutor(processes) as pool:
+        verdicts = list(pool.map(judge, mutants))
+    _sound([int(seed[1]) for verdict in verdicts if (seed := re.match(r"seed (\d+):", verdict.by))])
     return verdicts
 
 
-def _sound(whole: Copy, mutants: Sequence[Mutant], calm_seeds: int) -> None:
-    catchers = [mutant.caught_by for mutant in mutants]
-    ids = dict.fromkeys(name for catcher in catchers if isinstance(catcher, Named) for name in catcher.ids)
-    for attacks in ([Named(tuple(ids))] if ids else [], [Sim(0, calm_seeds)] if calm_seeds else []):
-        for each in attacks:
-            if failed := whole.attack(each):
-                raise UnsoundError(
-                    f"The unmutated copy fails: {failed}. Mend it first; what it says about mutants means nothing."
-                )
+def play(mutant: Mutant | None, seeds: Sequence[int], core: int = 0) -> str:
+    """Plays seeds in a process of its own: the first that fails, and how; empty if none does.
+
+    Raises:
+        NoAnswerError: they could not be played.
+    """
+    request = {"mutant": asdict(mutant) if mutant else None, "seeds": list(seeds), "core": core}
+    # Not what a run of the tests that started us has set: coverage, and servers and roots of somebody's own.
+    environ = {n: v for n, v in os.environ.items() if not n.startswith(("COV", "BROKERLESS_", "AWS_", "PYTEST_"))}
+    command = [sys.executable, "-m", "tests.mutants.inside", json.dumps(request)]
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=LONGEST_S, check=True
+        )
+        return str(json.loads(done.stdout))
+    except subprocess.CalledProcessError as error:
+        raise NoAnswerError(f"The simulation ended with {error.returncode}: {error.stderr[-1500:]}") from error
+    except (subprocess.TimeoutExpired, ValueError) as error:
+        raise NoAnswerError(f"The simulation did not answer: {error}") from error
 
 
-def _verdict(copy: Copy, mutant: Mutant) -> Verdict:
+def _sound(seeds: Sequence[int]) -> None:
+    if failed := play(None, seeds):
+        raise UnsoundError(
+            f"Without any mutant the simulation fails, too: {failed}. Mend it first; what it says about mutants means "
+            "nothing."
+        )
+
+
+def _verdict(mutant: Mutant, core: int) -> Verdict:
     begun = time.monotonic()
     by = problem = ""
     try:
-        with copy.without(mutant):
-            by = copy.attack(mutant.caught_by)
+        mutant.applied_to(mutant.path().read_text())
+        by = play(mutant, mutant.seeds, core)
     except (MovedError, NoAnswerError) as error:
         problem = str(error)
     return Verdict(mutant, by, time.monotonic() - begun, problem)
-
-
-def chosen(mutants: Sequence[Mutant], pattern: str) -> Iterator[Mutant]:
-    """Those whose name or file matches a pattern as of file names, whatever the case."""
-    from fnmatch import fnmatch
-
-    for mutant in mutants:
-        if any(fnmatch(text.lower(), pattern.lower()) for text in (mutant.name, mutant.file)):
-            yield mutant

@@ -41,7 +41,7 @@ def _soak(counts: Counts) -> str:
 
 
 def _malformed(counts: Counts) -> str:
-    return f"{counts['inputs']:,.0f} inputs of eight kinds"
+    return f"{counts['inputs']:,.0f} inputs of seven kinds"
 
 
 def _mutants(counts: Counts) -> str:
@@ -52,7 +52,7 @@ _ATTACKS: Final[dict[str, tuple[str, Callable[[Counts], str]]]] = {
     "simulation": ("[Simulation](adr/0008-simulation.md) of all roles, in virtual time", _simulation),
     "grid": ("[Grid](testing.md#the-grid): real processes, struck at each step of their work", _grid),
     "soak": ("Soak: a steady load under rotating faults, with memory watched", _soak),
-    "malformed": ("Malformed messages, objects, log entries, checkpoints, settings, requests", _malformed),
+    "malformed": ("Malformed messages, objects, log entries, checkpoints, requests", _malformed),
     "mutants": ("[Mutants](mutants.md): do the attacks notice a missing safeguard?", _mutants),
 }
 

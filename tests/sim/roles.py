@@ -34,12 +34,12 @@ from brokerless.errors import (
     TopicNotFound,
     UsageError,
 )
-from brokerless.ingest.batches import Incoming, Ingest, Routes
-from brokerless.ingest.http import Post, Posts
+from brokerless.ingest.batches import BatchIngest, Routes, SourceMessage
+from brokerless.ingest.http import HttpIngest, HttpRequest
 from brokerless.log.log import FRESH_S, DeltaLog, epoch_of
 from brokerless.maintenance.maintainer import Maintainer
 from brokerless.metrics import Meter
-from brokerless.producer.pool import Producers
+from brokerless.producer.pool import ProducerPool
 from brokerless.producer.producer import Producer
 from brokerless.schema import Schema, dead_letters, partition_table
 from brokerless.spark.arrow import DEAD_LETTER
@@ -49,8 +49,8 @@ from brokerless.spark.progress import SourceOffset, owner_id
 from brokerless.spark.realtime.feed import Feed
 from brokerless.spark.realtime.packer import Packer
 from brokerless.spark.source import Reader
+from brokerless.testing.history.events import Event
 from brokerless.topics import create_topic, delete_topic
-from brokerless.verify.history import Event
 from tests.sim.bucket import Connection, before
 from tests.sim.world import SECOND
 
@@ -302,6 +302,7 @@ class NamedProducer(Sender):
         self.topic = max(self.topic, topic)
         if self.asks_log:
             known = self.next
+            producer.claim()
             last = producer.last_sequence()
             batch = 0 if last is None else last + 1
             if batch < known:
@@ -331,8 +332,7 @@ class CountingProducer(Sender):
             TOPIC, producer_id=self.name, store=process.connection, clock=process.clock, delivery_timeout_s=5.0
         )
         process.opened_us = self.world.now_us
-        for partition in range(producer.partitions):
-            producer.last_sequence(partition)  # takes all of them over before it takes a batch
+        producer.claim()  # before it takes a batch
         while self.next < len(self.batches):
             batch = self.next
             self.advance(batch)
@@ -430,16 +430,16 @@ class Function(Sender):
     def warm(self, process: Process) -> Callable[[int, Sequence[int]], tuple[str, list[Any], object]]:
         """What takes batches for as long as this incarnation lives: their outcome, places, and why they do not fit."""
         assert process.connection is not None
-        producers = Producers(process.connection, timeout_s=5.0, clock=process.clock)
+        producers = ProducerPool(process.connection, timeout_s=5.0, clock=process.clock)
         routes = Routes((TOPIC,), TOPIC)
-        ingest = Ingest(
+        ingest = BatchIngest(
             process.connection, routes=routes, producers=producers, meter=Meter(), timeout_s=5.0, clock=process.clock
         )
 
         def take(_: int, ids: Sequence[int]) -> tuple[str, list[Any], object]:
-            taken = ingest.take(
+            result = ingest.ingest(
                 [
-                    Incoming(
+                    SourceMessage(
                         json.dumps(self.body_of(one)).encode(),
                         f"kinesis/{self.name}/{self.source_of(one)}",
                         one,
@@ -448,14 +448,14 @@ class Function(Sender):
                     for one in ids
                 ]
             )
-            self.world.counts["rows that a function got again"] += taken.skipped
-            for error in taken.errors:
+            self.world.counts["rows that a function got again"] += result.skipped
+            for error in result.errors:
                 self.world.trace.add(self.world.now_us, process.name, "met", "", f"{type(error).__name__}: {error}")
                 self.judge(process, error)
                 if isinstance(error, LogIncomplete) and self.world.rng.random() < 0.1:
                     raise error  # functions do not live for ever
-            misfit = f"{taken.rejected} dead letters" if taken.rejected else None
-            return "unknown" if taken.failed else "ok", [(0, -1, 0, len(ids))], misfit
+            misfit = f"{result.rejected} dead letters" if result.rejected else None
+            return "unknown" if result.failed else "ok", [(0, -1, 0, len(ids))], misfit
 
         return take
 
@@ -474,8 +474,8 @@ class Poster(Function):
     def warm(self, process: Process) -> Callable[[int, Sequence[int]], tuple[str, list[Any], object]]:
         """As ``Function.warm``."""
         assert process.connection is not None
-        producers = Producers(process.connection, timeout_s=5.0, clock=process.clock)
-        posts = Posts(
+        producers = ProducerPool(process.connection, timeout_s=5.0, clock=process.clock)
+        http = HttpIngest(
             routes=Routes((TOPIC,), TOPIC),
             producers=producers,
             max_bytes=10_000,
@@ -487,7 +487,7 @@ class Poster(Function):
             body = "\n".join(json.dumps(self.body_of(one)) for one in ids)
             kind = {"content-type": "application/x-ndjson"}
             who = {"producer-id": self.name, "producer-sequence": str(batch)}
-            answer = posts.answer(Post("POST", f"/topics/{TOPIC}", kind | who, body, base64_encoded=False))
+            answer = http.handle(HttpRequest("POST", f"/topics/{TOPIC}", kind | who, body, base64_encoded=False))
             self.world.trace.add(self.world.now_us, process.name, "answers", str(answer.status), str(answer.content))
             self.world.counts[f"answers {answer.status}"] += 1
             if answer.status == 200:
@@ -895,9 +895,9 @@ class Maintenance(Role):
             self.left -= 1
             process.wait(rng.randrange(10 * SECOND, 4500 * SECOND))
             reports = (
-                maintainer.run_once(sweep=rng.random() < 0.6)
+                maintainer.run_once(collect_garbage=rng.random() < 0.6)
                 if rng.random() < 0.7
-                else list(maintainer.run_round(sweep_every_s=3600.0))
+                else list(maintainer.run_round(garbage_every_s=3600.0))
             )
             for report in reports:
                 self.world.counts["checkpoints"] += report.checkpoint is not None

@@ -19,7 +19,7 @@ from brokerless.log.entries import Entry, parse_entry
 from brokerless.log.log import RECHECK_S
 from brokerless.maintenance.maintainer import SETTLE_S
 from brokerless.schema import dead_letters, partition_table
-from brokerless.verify import check, check_pipeline
+from brokerless.testing.history import check, check_pipeline
 from tests.sim.bucket import CLOCK_US, Written, before
 from tests.sim.roles import (
     GRACE_S,

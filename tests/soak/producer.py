@@ -41,6 +41,7 @@ def main(folder: Path, number: int, incarnation: int) -> int:
             producer_id=f"soak-{number}",
             partition=spec.partition(number),
         ) as producer:
+            producer.claim()
             last = producer.last_sequence(spec.partition(number))
             done = 0 if last is None else last + 1
             say("started", at=done)

@@ -43,15 +43,14 @@ print("FOUND", json.dumps(found))
 
 
 WINDOWED = """
-import sys
 from pyspark.sql import functions as F
-from brokerless.spark.job import run_job
+from brokerless import Pipeline
 
 def transform(rows):
     windows = rows.withWatermark("at", "1 minute").groupBy(F.window("at", "1 minute")).agg(F.count("*").alias("n"))
     return windows.select(F.col("window.start").alias("at"), "n")
 
-sys.exit(run_job(transform, name="windows", inputs=["events"], output="per_minute"))
+Pipeline("windows", inputs=["events"], output="per_minute", transform=transform).main()
 """
 
 

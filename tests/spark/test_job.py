@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from brokerless.metrics import LATENCY_BOUNDS_S, Histogram
-from brokerless.spark.job import run_job
-from brokerless.spark.pipeline import _show
+from brokerless.spark import Pipeline
+from brokerless.spark.job import run_arguments
+from brokerless.spark.runner import Progress
 from brokerless.spark.sink import BatchReport
 from tests.support.pipelines import create
 
@@ -29,7 +30,7 @@ def shown(*counts: tuple[int, int], as_json: bool) -> str:
         histogram.counts[bucket] = count
     report = BatchReport(0, 1, 0, 5, 0.1, 0.1, "driver", histogram)
     out = io.StringIO()
-    _show([report], 1.0, [0, 0], as_json=as_json, out=out)
+    Progress("json" if as_json else "text", out).add([report], 1.0)
     return out.getvalue()
 
 
@@ -56,7 +57,8 @@ def test_a_mistake_in_the_transform_is_one_line_and_wrong_usage(
     def transform(rows: DataFrame) -> DataFrame:
         return rows.select("date", "mesage")
 
-    assert run_job(transform, [], name="typo", inputs=["timezone1"], output="timezone_unified") == 2
+    typo = Pipeline("typo", inputs=["timezone1"], output="timezone_unified", transform=transform)
+    assert run_arguments(typo, []) == 2
     said = capsys.readouterr().err.strip().splitlines()
     assert len(said) == 1
     assert said[0].startswith("AnalysisException: [UNRESOLVED_COLUMN.WITH_SUGGESTION]")

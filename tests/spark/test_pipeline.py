@@ -28,7 +28,7 @@ from brokerless.spark.progress import app_id
 from brokerless.spark.realtime import engine as realtime
 from brokerless.store import open_store
 from brokerless.topics import create_topic, delete_topic
-from glue_jobs.transforms import unify_timezones
+from glue_jobs.timezone_etl import unify_timezones
 from tests.support.checkpoints import clean_up, write_checkpoint
 from tests.support.pipelines import (
     BAD,

@@ -12,8 +12,9 @@ import pytest
 from brokerless.errors import ConfigError, PipelineError
 from brokerless.log.log import DeltaLog
 from brokerless.schema import Schema
-from brokerless.spark.job import run_job
-from brokerless.spark.pipeline import source_options
+from brokerless.spark import Pipeline
+from brokerless.spark.job import run_arguments
+from brokerless.spark.reader import source_options
 from brokerless.spark.realtime import engine
 from brokerless.spark.realtime.engine import NotRealtimeError, RealtimeStream, start_realtime
 from brokerless.store import open_store
@@ -243,7 +244,7 @@ def job(
 
     def run(transform: Transform) -> tuple[int, dict[str, Any], str]:
         args = ["--once", "--json", *arguments]
-        code = run_job(transform, args, name="p", inputs=["timezone1"], output="out")
+        code = run_arguments(Pipeline("p", inputs=["timezone1"], output="out", transform=transform), args)
         said = capsys.readouterr()
         events = [json.loads(line) for line in said.out.splitlines() if line.startswith("{")]
         return code, (events or [{}])[0], said.err

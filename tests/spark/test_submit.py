@@ -13,7 +13,7 @@ import pytest
 
 from brokerless.errors import TopicDeleted
 from brokerless.local.jobs import job_script
-from brokerless.spark import job
+from brokerless.spark import Pipeline, job, runner
 from brokerless.spark.conf import SESSION_CONF, STREAM_CONF
 from brokerless.spark.java import find_java_home
 from tests.support.pipelines import create, delivered, send
@@ -62,14 +62,14 @@ def test_the_example_runs_under_spark_submit(settings: Settings, tmp_path: Path)
     assert sent["EndToEndLatency"]["pipeline"] == "timezone-etl"
 
 
-@pytest.mark.parametrize(("fails", "code"), [("_start", 2), ("run", 1)])
+@pytest.mark.parametrize(("fails", "code"), [("_start", 2), ("_follow", 1)])
 def test_a_pipeline_that_ran_did_not_fail_at_its_start(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fails: str, code: int
 ) -> None:
     def deleted(*args: object, **options: object) -> None:
         raise TopicDeleted("s3://bucket/in was deleted.")
 
-    for step in ("_start", "run"):
-        monkeypatch.setattr(job, step, deleted if step == fails else lambda *args, **options: (None, ""))
-    root = ["--root", f"file://{tmp_path}"]
-    assert job.run_job(lambda rows: rows, root, name="p", inputs=["in"], output="out") == code
+    for step in ("_start", "_follow"):
+        monkeypatch.setattr(runner, step, deleted if step == fails else lambda *args, **options: (None, ""))
+    pipeline = Pipeline("p", inputs=["in"], output="out", transform=lambda rows: rows)
+    assert job.run_arguments(pipeline, ["--root", f"file://{tmp_path}"]) == code

@@ -8,7 +8,7 @@ import pytest
 from chispa import assert_df_equality
 from pyspark.sql import functions as F
 
-from glue_jobs.transforms import unify_timezones
+from glue_jobs.timezone_etl import unify_timezones
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

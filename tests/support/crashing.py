@@ -49,6 +49,7 @@ def main(point: Point) -> None:
     plain = open_store(settings)
     store = CrashingStore(plain.uri, plain._connect)
     producer = Producer("t", store=store, producer_id="p")
+    producer.claim()
     last = producer.last_sequence()
     for n in range(0 if last is None else last + 1, LAST + 1):
         if n == FATAL:

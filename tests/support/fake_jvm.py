@@ -14,7 +14,6 @@ import pyarrow as pa
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
 _IN = struct.Struct("<B3xIQ")
 _OUT = struct.Struct("<B3xIIIQ")
@@ -26,7 +25,7 @@ class FakeJvm:
     """As ``java/brokerless/realtime/Bridge.java``, a thread a lane.
 
     Attributes:
-        folder: of the bridge's sockets.
+        options: of the bridge's listener.
         lanes: how many.
         transform: what becomes of a slip's rows.
         frame_rows: a frame goes out with so many rows, or when nothing more waits to come in.
@@ -36,7 +35,7 @@ class FakeJvm:
         holds: lanes whose frames go out only once ``gate`` is set.
     """
 
-    folder: Path
+    options: Mapping[str, str]
     lanes: int
     transform: Callable[[pa.RecordBatch], pa.RecordBatch]
     frame_rows: int = 16_384
@@ -66,9 +65,14 @@ class FakeJvm:
         return not any(thread.is_alive() for thread in self._threads)
 
     def _connect(self, side: str, lane: int) -> socket.socket:
-        connection = socket.socket(socket.AF_UNIX)
-        connection.connect(str(self.folder / side))
-        connection.sendall(lane.to_bytes(4, "little"))
+        address = self.options[side]
+        if address.startswith("/"):
+            connection = socket.socket(socket.AF_UNIX)
+            connection.connect(address)
+        else:
+            host, _, port = address.rpartition(":")
+            connection = socket.create_connection((host, int(port)))
+        connection.sendall(bytes.fromhex(self.options["token"]) + lane.to_bytes(4, "little"))
         return connection
 
     def _lane(self, lane: int, into: socket.socket, back: socket.socket) -> None:

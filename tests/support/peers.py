@@ -32,15 +32,11 @@ class FileSender:
         if self._sends == 2:
             if self._fault == "loss":
                 who, which = who[1:], which[1:]
-            elif self._fault == "duplicate":
-                who, which = np.append(who, who[-1]), np.append(which, which[-1])
-            elif self._fault == "reorder":
-                who, which = who[::-1], which[::-1]
             elif self._fault == "late":
                 time.sleep(1.5)
         with self._path.open("ab") as file:
             file.write(np.stack([who, which]).T.astype(np.int64).tobytes())
-        return len(rows) - (self._fault == "unacknowledged" and self._sends == 2)
+        return len(rows)
 
     def close(self) -> int:
         return 0

@@ -12,13 +12,13 @@ from brokerless.errors import BrokerlessError
 from brokerless.log.log import DeltaLog
 from brokerless.producer.producer import Producer
 from brokerless.schema import Schema
-from brokerless.spark import ensure_dead_letters, read_stream, write_stream
+from brokerless.spark import read_stream, write_stream
 from brokerless.spark.failures import named_error
-from brokerless.spark.pipeline import source_options
+from brokerless.spark.reader import source_options
 from brokerless.spark.realtime.engine import RealtimeStream, start_realtime
 from brokerless.store import open_store
-from brokerless.topics import create_topic
-from glue_jobs.transforms import unify_timezones
+from brokerless.topics import create_dead_letters, create_topic
+from glue_jobs.timezone_etl import unify_timezones
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,10 +83,11 @@ class CrashingStore:
 
 def create(settings: Settings, *, partitions: int = 1, topics: Sequence[str] = ("timezone1", "timezone2")) -> None:
     store = open_store(settings)
+    schema = Schema.parse("date string, message string")
     for topic in topics:
-        create_topic(store, topic, Schema.parse("date string, message string"), partitions=partitions)
+        create_topic(store, topic, schema, partitions=partitions)
     create_topic(store, OUTPUT, Schema.parse("timestamp double, message string"), exist_ok=True)
-    ensure_dead_letters(settings, OUTPUT, topics)
+    create_dead_letters(store, OUTPUT, [schema])
 
 
 def send(settings: Settings, topic: str, ids: Sequence[str], date: str | None = GOOD) -> None:

@@ -30,7 +30,7 @@ from brokerless.producer.producer import Producer
 from brokerless.schema import Schema
 from brokerless.settings import Settings
 from brokerless.store import open_store
-from brokerless.topics import create_topic, delete_topic, describe_topic
+from brokerless.topics import create_topic, delete_topic, describe_topic, open_topic
 
 UNIFIED = Schema.parse("timestamp double, message string")
 WIDE = Schema.parse("s string, l long, d double, f float, b boolean, x binary, day date, at timestamp, m decimal(10,2)")
@@ -266,14 +266,14 @@ def test_runs_one_after_the_other_leave_nothing_out(store, topic, tmp_path, monk
     """One poll may bring what is before the head together with what was committed since."""
     path, next_path = tmp_path / "t.jsonl", tmp_path / "next.jsonl"
 
-    def describe(*args, **kwargs):
-        about = describe_topic(*args, **kwargs)
+    def opened(*args, **kwargs):
+        about = open_topic(*args, **kwargs)
         with Producer(topic, store=store) as producer:
             producer.send([{"timestamp": 1.0, "message": "late"}])
         return about
 
     with monkeypatch.context() as patch:
-        patch.setattr("brokerless.export.describe_topic", describe)
+        patch.setattr("brokerless.consumer.open_topic", opened)
         patch.setattr(Tail, "is_fresh", lambda *_: False)  # entries of a while ago are taken together
         done = export_topic(topic, path, store=store, once=True)
     assert (done.rows, done.next) == (4, {0: Offset(3)})
@@ -285,7 +285,7 @@ def test_a_start_past_the_head_stays(store, topic, tmp_path, monkeypatch):
     about = describe_topic(store, topic)
     with Producer(topic, store=store) as producer:
         producer.send([{"timestamp": 1.0, "message": "late"}])
-    monkeypatch.setattr("brokerless.export.describe_topic", lambda *args, **kwargs: about)
+    monkeypatch.setattr("brokerless.consumer.open_topic", lambda *args, **kwargs: about)
     done = export_topic(topic, tmp_path / "t.csv", store=store, once=True, start=Offset(4))
     assert (done.rows, done.next) == (0, {0: Offset(4)})
 

@@ -81,6 +81,7 @@ def test_a_copied_producer_refuses_and_leaves_the_rest_to_its_parent(store: Fake
         lambda: producer.send({"n": [2]}),
         lambda: producer.enqueue({"n": [2]}),
         producer.flush,
+        producer.claim,
         producer.last_sequence,
     ]
     with held(producer._start_lock, producer._commit_lock, producer._buffer._change):

@@ -16,7 +16,9 @@ STANDARD_ONLY = [
     "schema",
     "offsets",
     "errors",
-    "metrics",
+    "metrics/__init__",
+    "metrics/catalogue",
+    "metrics/meter",
     "clock",
     "version",
     "log/entries",
@@ -25,6 +27,7 @@ STANDARD_ONLY = [
     "cost/prices",
     "cost/workload",
     "cost/estimate",
+    "cost/items",
     "examples/timezone/messages",
 ]
 ROOMS = [
@@ -35,6 +38,7 @@ ROOMS = [
     ("topics", "maintenance"),
     ("producer", "consumer"),
     ("ingest", "export", "verify", "aws"),
+    ("client",),
     ("spark",),
     ("local",),
     ("testing", "examples"),

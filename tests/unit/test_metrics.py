@@ -67,7 +67,7 @@ def test_an_alarm_fits_its_metric(metric: Metric) -> None:
 
 @pytest.mark.parametrize(("above", "below"), [(None, None), (1.0, 1.0)])
 def test_an_alarm_has_one_bound(above: float | None, below: float | None) -> None:
-    with pytest.raises(ValueError, match="give one"):
+    with pytest.raises(ValueError, match="exactly one bound"):
         Alarm("why", above=above, below=below)
 
 

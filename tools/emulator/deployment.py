@@ -1,4 +1,4 @@
-"""The complete AWS deployment on this machine: an emulator of AWS, and the CDK's command line that deploys to it.
+"""Deploy to an emulator of AWS on this machine, with the CDK's command line.
 
 It needs no account, no Docker and no network. The emulator listens on the loopback interface only, checks the policies
 of roles, and writes to one directory only. The CDK uses that directory, too, for its caches, its assembly and its home.
@@ -78,11 +78,11 @@ class Emulator:
 
     @property
     def log(self) -> Path:
-        """Return the path of the emulator's log."""
+        """The output of the emulator."""
         return self.directory / "emulator.log"
 
     def environ(self) -> dict[str, str]:
-        """Return the variables with which any AWS client uses this emulator as the account's owner."""
+        """Return the environment in which any AWS client uses this emulator, as the account's owner."""
         return {
             "AWS_ENDPOINT_URL": self.endpoint,
             "AWS_ENDPOINT_URL_S3": self.endpoint,
@@ -170,7 +170,7 @@ class Deployment:
         (directory / "home").mkdir(parents=True, exist_ok=True)
 
     def bootstrap(self) -> str:
-        """Prepare the account: create the bucket of assets. Return the output."""
+        """Prepare the account: the bucket of assets."""
         return self._cdk("bootstrap", f"aws://{ACCOUNT}/{REGION}")
 
     def synth(self, context: Mapping[str, str] | None = None) -> str:
@@ -185,15 +185,15 @@ class Deployment:
         return self._cdk(*command, *given, cwd=REPOSITORY)
 
     def deploy(self) -> str:
-        """Deploy all stacks as they were synthesised last, and return the output."""
+        """Deploy the last templates to all stacks."""
         return self._cdk("deploy", *self._all(), "--require-approval", "never", "--progress", "events")
 
     def diff(self) -> str:
-        """Return how the deployed stacks differ from what was synthesised last."""
+        """Return the differences between the deployed stacks and the last templates."""
         return self._cdk("diff", *self._all())
 
     def destroy(self) -> str:
-        """Remove all stacks, and return the output."""
+        """Remove all stacks."""
         return self._cdk("destroy", *self._all(), "--force")
 
     def _all(self) -> tuple[str, ...]:
@@ -210,9 +210,9 @@ class Deployment:
         Raises:
             BrokerlessError: the command failed or took too long; the text has the end of its output.
         """
-        kept = {name: value for name, value in os.environ.items() if name in {"LANG", "LC_ALL", "LD_LIBRARY_PATH"}}
+        inherited = {name: value for name, value in os.environ.items() if name in {"LANG", "LC_ALL", "LD_LIBRARY_PATH"}}
         environ = {
-            **kept,
+            **inherited,
             **self._emulator.environ(),
             "PATH": f"{_BIN}{os.pathsep}{os.environ['PATH']}",
             "HOME": str(self._directory / "home"),

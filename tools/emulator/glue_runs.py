@@ -1,4 +1,4 @@
-"""Glue's Spark runs for the emulator, whose own implementation only reports success: here the job really runs.
+"""Run Glue's Spark jobs for the emulator, which by itself only reports that they succeeded.
 
 A run is one ``spark-submit`` on this machine, made from the job's definition as Glue does it: script and wheel come
 from the bucket, the settings from ``--conf``, the arguments from the definition, and the credentials from the job's
@@ -79,7 +79,7 @@ class GlueRuns:
         self._glue._get_job_runs = self.runs
 
     def close(self) -> None:
-        """Kill all running runs, when the emulator ends."""
+        """Kill all runs, at the end of the emulator."""
         with self._lock:
             for process in self._processes.values():
                 _signal(process, signal.SIGKILL)
@@ -182,7 +182,7 @@ class GlueRuns:
         return process
 
     def _environ(self, job: dict[str, Any], run: dict[str, Any], directory: Path) -> dict[str, str]:
-        """Return the driver's environment: with the job's role, without the emulator's own credentials."""
+        """Return the driver's environment: the job's role, and not the emulator's own credentials."""
         environ = {
             name: value for name, value in os.environ.items() if name in {"PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH"}
         }
@@ -283,7 +283,7 @@ def _download(s3: Any, uri: str, directory: Path) -> Path:
 
 
 def _unpack_library(archive: Path, library: Path) -> None:
-    """Unpack the pure-Python wheels; the others are for Glue's interpreter."""
+    """Unpack the wheels that any interpreter runs; the others are for that of Glue."""
     with zipfile.ZipFile(archive) as wheels, tempfile.TemporaryDirectory(dir=library.parent) as scratch:
         for name in wheels.namelist():
             if Path(name).name.startswith("brokerless-") and name.endswith("-none-any.whl"):

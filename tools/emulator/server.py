@@ -1,4 +1,4 @@
-"""The AWS emulator of ``make deploy-local``: ministack, and additions that our templates need.
+"""The AWS emulator of ``make deploy-local``: ministack, with the features that its release 1.5.33 does not have.
 
 It runs as ``python -m tools.emulator.server`` in its own process and ends with the ``Emulator`` that started it. The
 additions use private names of ministack, so its exact version (1.5.33) is pinned, and checked here.
@@ -51,7 +51,7 @@ ACCOUNT: Final = "000000000000"
 REGION: Final = "us-east-1"
 
 DIRECTORY_ENV: Final = "BROKERLESS_EMULATOR_DIRECTORY"
-"""The variable with the emulator's folder; runs of jobs are in ``glue``, temporary files in ``tmp``."""
+"""The emulator's folder; runs of jobs are in ``glue``, temporary files in ``tmp``."""
 
 STORED: Final = {
     "AWS::Budgets::Budget": (),
@@ -128,7 +128,7 @@ def _stored(kind: str, attributes: tuple[str, ...]) -> Handler:
         return physical_id, values(physical_id)
 
     def delete(physical_id: str, props: Handler) -> None:
-        """Do nothing: the resource exists only in the stack."""
+        """Nothing is stored outside the stack."""
 
     return {"create": create, "update": update, "delete": delete}
 
@@ -251,7 +251,7 @@ def _complete_conditions() -> None:
 
 
 def _namespace(body: bytes) -> str:
-    """Return the namespace of PutMetricData from boto3's JSON, or from the query format of older releases."""
+    """Parse a PutMetricData request, in the protocol that boto3 speaks: JSON, or the query of older releases."""
     if body.startswith(b"{"):
         return str(json.loads(body)["Namespace"])
     return parse_qs(body.decode())["Namespace"][0]

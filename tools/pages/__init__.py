@@ -1,1 +1,1 @@
-"""Generators of documents, one module per page."""
+"""Documents that are made from the code."""

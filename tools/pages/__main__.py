@@ -7,7 +7,7 @@ import sys
 from importlib import import_module
 from typing import Final
 
-PAGES: Final = ("cli", "metrics", "cost", "benchmark")
+PAGES: Final = ("cli", "api", "metrics", "cost", "benchmark")
 
 
 def main() -> int:
@@ -19,7 +19,8 @@ def main() -> int:
     if unknown := set(args.pages) - set(PAGES):
         parser.error(f"There is no page {', '.join(sorted(unknown))}; there are {', '.join(PAGES)}.")
     options = ["--check"] if args.check else []
-    return max(import_module(f"tools.pages.{page}").main(options) for page in args.pages or PAGES)
+    codes: list[int] = [import_module(f"tools.pages.{page}").main(options) for page in args.pages or PAGES]
+    return max(codes)
 
 
 if __name__ == "__main__":

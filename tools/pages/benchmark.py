@@ -1,4 +1,4 @@
-"""Generate the texts and plots about the benchmark from the files in ``benchmarks/results``.
+"""Write the documents about the benchmark; one long file, because it is one document from top to bottom.
 
     python -m tools.pages benchmark            writes docs/benchmark.md, docs/img/benchmark-*, README.md's table
     python -m tools.pages benchmark --check    writes nothing; the exit code is 1 if one of them is not up to date
@@ -29,6 +29,10 @@ REPOSITORY: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = "docs/benchmark.md"
 IMAGES: Final = "docs/img"
 README: Final = "README.md"
+
+README_COMMIT_MS: Final = 20
+"""Which runs the README's table shows: those in which everything commits each 20 ms."""
+
 BEGIN: Final = "<!-- measured:begin -->"
 END: Final = "<!-- measured:end -->"
 
@@ -164,24 +168,25 @@ def build(sessions: Sequence[Session], notes: str, readme: str) -> dict[str, byt
 
 
 def readme_fragment(sessions: Sequence[Session]) -> str:
-    """Return the README's table as Markdown: median and p99 for each peer and rate."""
-    measured = comparable(_rows(sessions))
+    """The README's table: median and p99 for each peer and rate, as Markdown between the markers."""
+    rows = _rows(sessions)
+    measured = comparable([row for row in rows if row.one.commit_ms == README_COMMIT_MS] or rows)
     if not measured:
         return "Nothing has been measured yet.\n"
     hops = max(row.one.hops for row in measured)
     shown = [row for row in measured if row.one.hops == hops]
     rates = sorted({row.one.rate for row in shown})
     cells = {(row.one.label, row.one.rate): _readme_cell(row) for row in shown}
-    # brokerless first, then the others by their latency at the rate with most peers.
+    # brokerless first, then by how slow they are where most can be compared.
     ranking = [row.one.label for row in shown if row.one.rate == common_rate(shown)]
-    kit = {row.one.label for row in shown if row.is_kit}
+    ours = {row.one.label for row in shown if row.is_kit}
     labels = sorted(
         {row.one.label for row in shown},
-        key=lambda x: (x not in kit, ranking.index(x) if x in ranking else len(ranking), x),
+        key=lambda x: (x not in ours, ranking.index(x) if x in ranking else len(ranking), x),
     )
     table = _table(
         ["p50 / p99 in seconds, at messages/s:", *(f"{rate:,}" for rate in rates)],
-        [[f"**{x}**" if x in kit else x, *(cells.get((x, rate), _NONE) for rate in rates)] for x in labels],
+        [[f"**{x}**" if x in ours else x, *(cells.get((x, rate), _NONE) for rate in rates)] for x in labels],
     )
     hop = "One hop" if hops == 1 else "Two hops"
     marks = "\\* Not clean: the page below says why. " if any(not row.clean for row in shown) else ""
@@ -394,7 +399,7 @@ def _seconds(row: Row, name: str) -> str:
 
 
 def _latency(seconds: float) -> str:
-    """Format a latency with its significant digits: milliseconds below 0.1 s, hundredths below 10 s."""
+    """Return a latency with significant digits: milliseconds below 0.1 s, hundredths below 10 s."""
     return f"{seconds:.{3 if abs(seconds) < 0.0995 else 2 if abs(seconds) < 9.995 else 1}f}"
 
 

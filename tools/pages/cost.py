@@ -1,4 +1,4 @@
-"""Generate ``docs/cost.md`` and its plot from the prices, the model and the measured requests.
+"""Write ``docs/cost.md`` and its plot; one long file, because it is one document from top to bottom.
 
     python -m tools.pages cost            writes docs/cost.md and docs/img/cost.*
     python -m tools.pages cost --check    writes nothing; the exit code is 1 if one of them is not up to date
@@ -15,6 +15,7 @@ import math
 import sys
 from dataclasses import replace
 from itertools import pairwise
+from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 import matplotlib as mpl
@@ -23,9 +24,9 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from benchmarks.plots import _NO_DATES, _STYLE
 from benchmarks.session import load_all
-from brokerless.cost import estimate, workload
+from brokerless.cost import estimate, items, workload
 from brokerless.cost.bill import PRICES, SECONDS_PER_MONTH, requests_usd
-from brokerless.cost.estimate import NOBODYS, WAYS, crossings
+from brokerless.cost.estimate import ALTERNATIVES, NOBODYS, crossings
 from brokerless.cost.workload import Workload
 from tools.pages.benchmark import REPOSITORY
 
@@ -63,7 +64,7 @@ LINES: Final[tuple[tuple[str, str, Workload, str, Any], ...]] = (
     ("Kinesis provisioned, a record a message", "kinesis-provisioned", SINGLE, "#009E73", ":"),
     ("SQS and Lambda", "sqs", DEFAULT, "#CC79A7", "-"),
 )
-"""Label, alternative, workload without its rate, colour and dashes of each line in the tables and the plot."""
+"""Label, alternative, workload but for its rate, colour and dashes of what is in the tables and the plot."""
 
 
 def main(argv: Sequence[str] | None = None, repository: Path = REPOSITORY) -> int:
@@ -93,9 +94,9 @@ def build(runs: Sequence[Result]) -> dict[str, bytes]:
     return {PAGE: page(runs).encode(), **plots}
 
 
-def usd(way: str, work: Workload) -> float:
-    """Return the cost per month in USD."""
-    return WAYS[way](work, PRICES).bill.usd_per_month
+def usd(alternative: str, work: Workload) -> float:
+    """Return the cost of a month."""
+    return ALTERNATIVES[alternative](work, PRICES).bill.usd_per_month
 
 
 def page(runs: Sequence[Result]) -> str:
@@ -105,7 +106,7 @@ def page(runs: Sequence[Result]) -> str:
         _tables(),
         _cheaper(),
         _knobs(),
-        _dial(),
+        _dial(runs),
         _model(),
         _measured(runs),
         _assumptions(),
@@ -122,9 +123,9 @@ def plot() -> dict[str, bytes]:
         figure = Figure(figsize=(9.0, 6.4), layout="constrained")
         ax = figure.subplots()
         rates = [10 ** (n / 20) for n in range(round(20 * math.log10(HIGHEST)) + 1)]
-        for label, way, work, colour, dashes in LINES:
-            costs = [usd(way, replace(work, messages_per_s=rate)) for rate in rates]
-            ax.plot(rates, costs, label=label, color=colour, ls=dashes, lw=2.8 if way == "brokerless" else 1.5)
+        for label, alternative, work, colour, dashes in LINES:
+            costs = [usd(alternative, replace(work, messages_per_s=rate)) for rate in rates]
+            ax.plot(rates, costs, label=label, color=colour, ls=dashes, lw=2.8 if alternative == "brokerless" else 1.5)
         ax.set(xscale="log", yscale="log", ylim=(10, 2e5), xlim=(LOWEST, HIGHEST))
         ax.set_xlabel("messages a second, of 200 bytes")
         ax.set_ylabel("USD a month")
@@ -169,11 +170,16 @@ to {work.commits_per_s:g} commits a second (the default of `linger_s`), a pipeli
 def _tables() -> str:
     idle = [replace(work, messages_per_s=0) for _, _, work, _, _ in LINES]
     monthly = [
-        [label, _usd(usd(way, none)), *(_usd(usd(way, replace(work, messages_per_s=rate))) for rate in RATES)]
-        for (label, way, work, _, _), none in zip(LINES, idle, strict=True)
+        [
+            label,
+            _usd(usd(alternative, none)),
+            *(_usd(usd(alternative, replace(work, messages_per_s=rate))) for rate in RATES),
+        ]
+        for (label, alternative, work, _, _), none in zip(LINES, idle, strict=True)
     ]
     each = [
-        [label, *(_each(way, replace(work, messages_per_s=rate)) for rate in RATES)] for label, way, work, _, _ in LINES
+        [label, *(_each(alternative, replace(work, messages_per_s=rate)) for rate in RATES)]
+        for label, alternative, work, _, _ in LINES
     ]
     return f"""\
 ## At four rates
@@ -210,10 +216,10 @@ def _claims() -> str:
 
 def _cheaper() -> str:
     rows = []
-    for label, way, work, _, _ in LINES:
-        if way == "brokerless":
+    for label, alternative, work, _, _ in LINES:
+        if alternative == "brokerless":
             continue
-        cells = [_where(way, replace(mine, packed=work.packed)) for mine in (DEFAULT, THRIFTY, EXPRESS)]
+        cells = [_where(alternative, replace(mine, packed=work.packed)) for mine in (DEFAULT, THRIFTY, EXPRESS)]
         rows.append([label, *cells])
     many = {rate: _break_even_commits("msk", replace(DEFAULT, messages_per_s=rate)) for rate in (1_000, 10_000)}
     fast = replace(THRIFTY, idle_poll_s=workload.POLL_S)
@@ -276,8 +282,14 @@ brokerless at 1,000 messages a second, one thing changed at a time:
 {_table(["", "USD a month"], rows)}"""
 
 
-def _dial() -> str:
+def _dial(runs: Iterable[Result]) -> str:
     rows = []
+    measured = [
+        run
+        for run in runs
+        if (run.peer, run.hops, run.rate, run.payload_bytes) == ("brokerless", 2, 10_000, 0)
+        and run.figures.get("engine") == "realtime"
+    ]
     for text, interval_s in DIAL:
         work = replace(
             DEFAULT, messages_per_s=1_000, engine="own", commits_per_s=1 / interval_s, commit_interval_s=interval_s,
@@ -291,10 +303,13 @@ def _dial() -> str:
         gets = sum(pipeline[kind] + reader[kind] for kind in reader)
         each = [requests_usd(counts) for counts in (producer, pipeline, reader)]
         cells = [f"{count / 1e6:,.0f} million" for count in (puts, gets)]
-        rows.append([f"`{text}`", f"{work.commits_out_per_s:g}", *cells, *(_usd(amount) for amount in each),
+        found = [run for run in measured if run.commit_ms == interval_s * 1000 and run.p50_s and run.p99_s]
+        latency = [f"{median(values):.2f}" if values else "-" for values in (
+            [run.p50_s for run in found if run.p50_s], [run.p99_s for run in found if run.p99_s])]  # fmt: skip
+        rows.append([f"`{text}`", *latency, f"{work.commits_out_per_s:g}", *cells, *(_usd(amount) for amount in each),
                      _usd(math.fsum(each))])  # fmt: skip
     batches = replace(DEFAULT, messages_per_s=1_000, commits_per_s=50, canary=False).commits_per_month[1]
-    header = ["interval", "commits/s", "PUTs", "GETs", "producer", "pipeline", "reader", "together"]
+    header = ["interval", "p50 s", "p99 s", "commits/s", "PUTs", "GETs", "producer", "pipeline", "reader", "together"]
     return f"""\
 ## What a shorter commit interval costs
 
@@ -306,6 +321,9 @@ a pipeline commits no more often than its input. A month of one partition and on
 ```sh
 brokerless cost --engine own --commits-per-s 50 --commit-interval 20ms
 ```
+
+p50 and p99 are what was measured from producer to reader over two hops on a local MinIO, at 10,000 messages a second
+([benchmark](benchmark.md)); S3 takes longer to answer.
 
 The rows are for a pipeline in real-time mode on a machine of your own (`--engine own`, which leaves the machine out of
 the bill). It is taken to keep the interval; whether the answers of S3 are fast enough for 20 ms was not tried. Glue and
@@ -338,9 +356,9 @@ def _model() -> str:
 - **Storage** is the messages as they are, in the input and in the output, and
   {workload.COMMIT_OVERHEAD_BYTES:,} bytes a commit, for `--retention-days`. Nothing is taken to be compressed.
   Maintenance removes log entries and orphans, not messages: to keep messages for so long is up to you.
-- **Ingest** through a function (`--door`) is one run a commit. SQS and Kinesis as doors cost what they cost.
-- **Maintenance** runs each {estimate.MAINTENANCE_EVERY_S / 60:g} minutes. Each `--sweep-every-h`, a day unless
-  it is told otherwise, it lists all objects in order to find orphans, {estimate.LIST_PAGE:,} a request.
+- **Ingest** through a function (`--door`) is one run a commit. SQS and Kinesis as sources have their own price.
+- **Maintenance** runs each {estimate.MAINTENANCE_EVERY_S / 60:g} minutes. Each `--sweep-every-h`, a day by
+  default, it lists all objects to find orphans, {estimate.LIST_PAGE:,} a request.
 - Messages come for `--hours-per-day`; what runs or polls does so all day. A month has 730 hours, a GB 2**30 bytes.
 - **Kinesis**: a producer's messages of one commit make one record (`--single`: one each); on-demand bills whole KB.
 - **SQS**: sent, received and deleted in batches of what one commit would hold, ten at most; a Lambda function takes the
@@ -430,7 +448,7 @@ def _assumptions() -> str:
             "assumed",
         ],
         ["requests for objects that reach the key", f"{estimate.KMS_SHARE:.0%}", "bucket keys save up to 99 %"],
-        ["empty receives a second of a queue", f"{estimate.SQS_IDLE_RECEIVES_PER_S:g}", "five pollers, 20 s each"],
+        ["empty receives a second of a queue", f"{items.SQS_IDLE_RECEIVES_PER_S:g}", "five pollers, 20 s each"],
     ]
     return f"""\
 ## Assumptions
@@ -460,13 +478,13 @@ A file must have all rows, or say `"others": "as published"` to change some. Loo
 {_table(["price", "USD", "for", "source", "as of"], rows)}"""
 
 
-def _where(way: str, mine: Workload) -> str:
+def _where(alternative: str, mine: Workload) -> str:
     """Return the rates at which brokerless is cheaper than the alternative."""
 
     def difference(rate: float) -> float:
         work = replace(mine, messages_per_s=rate)
-        # Storage class and commit rate apply to brokerless only; the alternatives have the page's defaults.
-        return usd("brokerless", work) - usd(way, replace(work, commits_per_s=DEFAULT.commits_per_s))
+        # A storage class or the pace of commits is of brokerless; what the others have is the page's default.
+        return usd("brokerless", work) - usd(alternative, replace(work, commits_per_s=DEFAULT.commits_per_s))
 
     bounds = [LOWEST, *crossings(difference, LOWEST, HIGHEST), HIGHEST]
     won = []
@@ -483,20 +501,20 @@ def _where(way: str, mine: Workload) -> str:
     return ", ".join(won) or "never"
 
 
-def _break_even_commits(way: str, work: Workload) -> str:
-    """Return the number of commits per second from which the alternative is cheaper; its cost is constant."""
-    other = usd(way, work)
+def _break_even_commits(alternative: str, work: Workload) -> str:
+    """Return the commits a second above which the alternative is cheaper; its cost does not depend on them."""
+    other = usd(alternative, work)
     found = crossings(lambda commits: usd("brokerless", replace(work, commits_per_s=commits)) - other, 0.01, 1000)
     return _about(found[0])
 
 
-def _break_even_partitions(way: str, work: Workload) -> int:
-    return _from_how_many(way, lambda n: replace(work, partitions=n))
+def _break_even_partitions(alternative: str, work: Workload) -> int:
+    return _from_how_many(alternative, lambda n: replace(work, partitions=n))
 
 
-def _from_how_many(way: str, changed: Callable[[int], Workload]) -> int:
-    """Return the number from which the alternative (with one) is cheaper than brokerless with so many."""
-    other = usd(way, changed(1))
+def _from_how_many(alternative: str, changed: Callable[[int], Workload]) -> int:
+    """Return the number above which the alternative with one is cheaper than brokerless with this number."""
+    other = usd(alternative, changed(1))
     return next(n for n in range(1, 10_000) if usd("brokerless", changed(n)) > other)
 
 
@@ -510,8 +528,8 @@ def _usd(amount: float) -> str:
     return f"${amount:,.0f}" if amount >= 10 else f"${amount:,.2f}"
 
 
-def _each(way: str, work: Workload) -> str:
-    amount = WAYS[way](work, PRICES).usd_per_million(work)
+def _each(alternative: str, work: Workload) -> str:
+    amount = ALTERNATIVES[alternative](work, PRICES).usd_per_million(work)
     return "-" if amount is None else f"{amount:,.2f}" if amount >= 1 else f"{amount:.2g}"
 
 

@@ -30,8 +30,9 @@ PIPELINES: Final = 1
 _INTRO: Final = """\
 # Metrics
 
-All metrics, what emits them, and their alarms. `python -m tools.pages metrics` generates this page from
-`brokerless/metrics.py` and the list prices, and a test compares them. Dashboard and alarms use the same definitions.
+What is measured, by whom, and when somebody should look. This page is made from `brokerless/metrics/catalogue.py` and
+the list prices: `python -m tools.pages metrics`, and a test compares them. Dashboard and alarms are made from
+the same definitions.
 
 A stage's metrics are in the CloudWatch namespace `Brokerless/<stage>`. Each has one dimension, `Topic`, `Pipeline` or
 `Stage`, because each combination of values is billed as a metric of its own. Pipelines send once a minute; functions
@@ -51,7 +52,7 @@ def page() -> str:
 
 
 def main(argv: list[str]) -> int:
-    """Write the page, or compare it with ``--check``; return the exit code."""
+    """Write the page, or compare it with ``--check``. Return the exit code."""
     text = page()
     if "--check" not in argv:
         PAGE.write_text(text, encoding="utf-8")
@@ -80,14 +81,15 @@ def _code(text: str) -> str:
 def _alarms() -> Iterator[str]:
     yield "## Alarms"
     yield ""
-    yield "Named `<stage>-<topic or pipeline>-<metric>`. *Page* wakes somebody, *morning* does not."
+    yield "Names are `<stage>-<topic or pipeline>-<metric>`. A *critical* alarm goes to the SNS topic"
+    yield "`brokerless-<stage>-page`, a *warning* to `brokerless-<stage>-morning`."
     yield ""
-    yield "| alarm | rings when | who | what it means |"
+    yield "| alarm | condition | severity | what it means |"
     yield "|---|---|---|---|"
     for metric in METRICS:
         if (alarm := metric.alarm) is not None:
             link = f"[{metric.name}](runbook.md#{metric.name.lower()})"
-            who = "page" if alarm.page else "morning"
+            who = "critical" if alarm.critical else "warning"
             yield f"| {link} | {_condition(metric, alarm)} | {who} | {alarm.why} |"
 
 

@@ -1,31 +1,14 @@
-"""Keeps each pipeline's job as its last deployment wants it: running, the right version, once.
+"""Keep the job of each pipeline as its last deployment asks for: running, in the right version, once.
 
-Invariants, whatever is lost, repeated, late or done at the same time:
+Invariants, whatever is lost, repeated, late or done at the same time: (1) a pipeline never has two live runs that the
+controller started; (2) when faults end, the runs become what was asked for; (3) after a deletion nothing runs.
 
-1. Never two live runs of a pipeline that the controller started.
-2. If faults cease, what runs becomes what is wanted.
-3. After a deletion is done, nothing runs.
+CloudFormation, events and a schedule all call ``Controller.reconcile``. It reads the pipeline's state, asks the service
+for its runs, lets ``decide`` compare, and takes at most one step: it stops runs that should not be, or starts one if
+none is alive. A start is stored by compare-and-set before it is asked for, and until its outcome is known no other
+start is made. ``docs/adr/0007-stream-controller.md`` has the reasons.
 
-A lost record breaks none of them, unless a start without answer or a run too young to be listed is lost with it.
-
-**The loop.** CloudFormation, events and a schedule all end in ``Controller.reconcile``. It reads the pipeline's record,
-asks the service which runs there are, lets ``decide`` compare, and takes at most one step: stop runs that should not
-be, or start one if none is alive. Events only say when to look, never what is there: they get lost, doubled and late.
-
-**Why no second run.** A start is written into the record, by compare-and-set, before it is asked for; of two
-invocations one gets to ask. Until the answer is known the record says so, and no other start is made: the same one is
-asked for again (EMR Serverless knows it by its token; a Glue job refuses a second run at once), or, if it is not wanted
-any more, it is waited for until it cannot arrive any more (``decisions.DOUBT_S``). The same doubt holds when Glue ends
-a run as EXPIRED: it starts the successor by itself.
-
-**What ends by itself is started again**, also what a person stopped: to stop a pipeline, deploy it as STOPPED. Too many
-failures within an hour, and the controller gives up. It stays so until a deployment or a ``reset``: a quiet hour proves
-nothing when nothing runs, and starting again on its own would turn one page of an outage into one each hour.
-
-**A deployment** is done when a run of its version has been RUNNING for a while, and fails with the run's own error
-after a few failed ones. CloudFormation then sends the old properties, and the old version starts like any other.
-
-Standard library only. Services, records, time and reporting are passed in.
+Standard library only. Services, states, time and reporting are passed in.
 """
 
 from __future__ import annotations
@@ -33,62 +16,63 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from brokerless.aws.controller.decisions import State, Stop, decide, not_started, places, recent, refused, started
-from brokerless.aws.controller.engines import (
+from brokerless.aws.controller.decisions import State, Stop, decide, locations, not_started, recent, refused, started
+from brokerless.aws.controller.services import (
     AnswerLost,
-    Engine,
-    EngineBusy,
-    EngineName,
-    Place,
+    JobLocation,
+    JobService,
     Run,
+    RunsOn,
+    ServiceBusy,
     Start,
     StartRefused,
 )
-from brokerless.aws.controller.records import Desired, Record, Records
+from brokerless.aws.controller.states import PipelineState, PipelineStates
 from brokerless.errors import BrokerlessError, ConfigError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from brokerless.aws.controller.desired import DesiredPipeline
     from brokerless.clock import Clock
 
 _SAVES: Final = 8
 
 
 class DeployFailed(BrokerlessError):
-    """The deployment cannot be done; CloudFormation is to roll it back."""
+    """The deployment has failed, and CloudFormation must roll it back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What CloudFormation asks for.
+    """A request of CloudFormation.
 
     Attributes:
         owner: the custom resource: its stack's id and its logical id.
-        id: of this request; the same if it is sent again.
-        delete: whether to stop the pipeline and forget it.
-        previous: where the pipeline was before an update. The record knows, too, unless it was lost.
+        id: the id of this request; a repeated request has the same.
+        delete: whether to stop and delete the pipeline.
+        previous: the location before an update. The stored state has it too, unless it was lost.
     """
 
-    desired: Desired
+    desired: DesiredPipeline
     owner: str
     id: str
     delete: bool = False
-    previous: Place | None = None
+    previous: JobLocation | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What one call found and did.
+    """The status of a pipeline after one call.
 
     Attributes:
-        run_id: of the pipeline's run; empty if there is none.
-        running: whether a run of the wanted version is RUNNING; None if nothing is wanted or nobody knows.
-        failures: in the last hour.
-        restarts: that this call, and no other, made or found.
-        run_failures: likewise.
-        gave_up: whether restarting has ended until a deployment or a reset.
-        reason: why it is so, in a sentence.
+        run_id: the id of the pipeline's run; empty if there is none.
+        running: whether a run of the desired version is RUNNING; None if none is desired or the answer is unknown.
+        failures: the number of failures in the last hour.
+        restarts: the number of restarts that this call made or found.
+        run_failures: the number of failed runs that this call found.
+        gave_up: whether the controller has stopped restarting until a deployment or a reset.
+        reason: the reason of the status, in a sentence.
     """
 
     pipeline: str
@@ -106,63 +90,63 @@ class Status:
 
 
 class Controller:
-    """Reconciles pipelines. Any number may work at the same time, in this process or in others.
+    """Reconciles pipelines. Several controllers may work at the same time, in one or more processes.
 
     Args:
-        records: what is remembered.
-        engines: the services by name.
+        states: the stored states.
+        services: the services by name.
         clock: time, randomness and sleeping.
-        report: gets the status after each look at a pipeline.
+        report: receives the status after each call for a pipeline.
     """
 
     def __init__(
         self,
         *,
-        records: Records,
-        engines: Mapping[EngineName, Engine],
+        states: PipelineStates,
+        services: Mapping[RunsOn, JobService],
         clock: Clock,
         report: Callable[[Status], None],
     ) -> None:
-        self._records = records
-        self._engines = engines
+        self._states = states
+        self._services = services
         self._clock = clock
         self._report = report
 
     def request(self, request: Request) -> None:
-        """Takes note of what CloudFormation wants; ``is_done`` and ``reconcile`` do it. The same request again is none.
+        """Store a request of CloudFormation, which ``is_done`` and ``reconcile`` carry out. A repeated one is ignored.
 
         Raises:
             ConfigError: the pipeline belongs to another custom resource.
-            StoreError: it could not be noted, or nobody knows whether it was.
+            StoreError: the request could not be stored, or the outcome is unknown.
         """
         pipeline = request.desired.pipeline
         for attempt in range(_SAVES):
-            stored = self._records.load(pipeline)
+            stored = self._states.load(pipeline)
             old = None if stored is None else stored.record
             new = self._requested(old, request)
-            if new == old or self._records.save(new, revision=None if stored is None else stored.revision):
+            if new == old or self._states.save(new, revision=None if stored is None else stored.revision):
                 return
             self._clock.backoff(attempt)
         raise StoreError(
-            f"Pipeline {pipeline!r}: its record changed {_SAVES} times while it was to be written. Deploy again."
+            f"Pipeline {pipeline!r}: other calls changed its state {_SAVES} times during this one. Deploy again."
         )
 
     def is_done(self, request: Request) -> bool:
-        """Takes a step towards what CloudFormation wants, and says whether it is there.
+        """Take one step of a request, and return whether the request is done.
 
         Raises:
-            DeployFailed: it will not get there, with the reason.
-            StoreError: nothing is known; ask again.
+            DeployFailed: the request cannot be done; the text has the reason.
+            StoreError: the outcome is unknown; call again.
         """
         record, status = self._reconcile(request.desired.pipeline)
         if record is None or status is None:
-            self.request(request)  # the record was lost
+            self.request(request)  # the state was lost
             return False
         if request.delete:
-            # Also if the pipeline was created anew meanwhile, by this resource or another one.
+            # Also if the pipeline was created again meanwhile, by this resource or another one.
             return record.deleted or not record.deleting or record.owner != request.owner
         if record.deploy_id != request.id:
-            raise DeployFailed(f"Pipeline {record.desired.pipeline!r}: another deployment came after this one.")
+            raise DeployFailed(f"Pipeline {record.desired.pipeline!r}: a later deployment has replaced this one.")
         if record.gave_up and record.wants_run:
             raise DeployFailed(record.gave_up)
         if status.state == ("RUNNING" if record.wants_run else "STOPPED") and (record.settled or not record.wants_run):
@@ -171,16 +155,16 @@ class Controller:
         if waited_s > record.desired.deploy_timeout_s:
             last = f" Its last failure: {record.failures[-1].message}" if record.failures else ""
             raise DeployFailed(
-                f"Pipeline {record.desired.pipeline!r} is {status.state} after {waited_s:.0f} s, not what was wanted: "
+                f"Pipeline {record.desired.pipeline!r} is still {status.state} after {waited_s:.0f} s: "
                 f"{status.reason}{last}"
             )
         return False
 
     def reset(self, pipeline: str) -> Status | None:
-        """Forgets the failures, so that a pipeline that was given up starts again; None if there is no such one.
+        """Delete the failures of a pipeline, so that it starts again; None if the pipeline does not exist.
 
         Raises:
-            StoreError: it could not be noted.
+            StoreError: the state could not be read or written.
         """
         self._change(
             pipeline,
@@ -189,31 +173,31 @@ class Controller:
         return self.reconcile(pipeline)
 
     def reconcile(self, pipeline: str) -> Status | None:
-        """Compares what is wanted with what is, takes at most one step and reports; None if there is no such pipeline.
+        """Compare the desired pipeline with its runs, take at most one step, and report; None if it does not exist.
 
         Raises:
-            StoreError: the record could not be read or written.
+            StoreError: the state could not be read or written.
         """
         return self._reconcile(pipeline)[1]
 
     def reconcile_all(self) -> tuple[Status, ...]:
-        """Reconciles each pipeline, although some fail.
+        """Reconcile each pipeline, even if some fail.
 
         Raises:
-            ExceptionGroup: after all had their turn, with what was raised.
+            ExceptionGroup: the errors of all pipelines that failed, after the last one.
         """
-        return self._each(self._records.pipelines())
+        return self._each(self._states.pipelines())
 
-    def reconcile_at(self, place: Place) -> tuple[Status, ...]:
-        """Reconciles the pipelines that have or had runs at a place: something happened there.
+    def reconcile_at(self, location: JobLocation) -> tuple[Status, ...]:
+        """Reconcile the pipelines that have or had runs at a location.
 
         Raises:
-            ExceptionGroup: after all had their turn, with what was raised.
+            ExceptionGroup: the errors of all pipelines that failed, after the last one.
         """
         concerned = []
-        for pipeline in self._records.pipelines():
-            stored = self._records.load(pipeline)
-            if stored is not None and place in places(stored.record):
+        for pipeline in self._states.pipelines():
+            stored = self._states.load(pipeline)
+            if stored is not None and location in locations(stored.record):
                 concerned.append(pipeline)
         return self._each(tuple(concerned))
 
@@ -224,7 +208,7 @@ class Controller:
             try:
                 status = self.reconcile(pipeline)
             except Exception as error:
-                # One pipeline's broken record or unexpected answer must not keep the others from being kept alive.
+                # One pipeline's damaged state or unexpected response must not stop the others from being reconciled.
                 error.add_note(f"while reconciling pipeline {pipeline!r}")
                 errors.append(error)
             else:
@@ -233,44 +217,44 @@ class Controller:
             raise ExceptionGroup(f"{len(errors)} of {len(pipelines)} pipelines could not be reconciled", errors)
         return tuple(found)
 
-    def _reconcile(self, pipeline: str) -> tuple[Record | None, Status | None]:
-        stored = self._records.load(pipeline)
+    def _reconcile(self, pipeline: str) -> tuple[PipelineState | None, Status | None]:
+        stored = self._states.load(pipeline)
         if stored is None:
             return None, None
         before = stored.record
         try:
             runs = () if before.deleted else self._runs(before)
-        except EngineBusy as error:
-            return before, self._tell(before, before, "UNKNOWN", str(error), running=None)
+        except ServiceBusy as error:
+            return before, self._report_status(before, before, "UNKNOWN", str(error), running=None)
         decision = decide(before, runs, now_us=self._clock.time_us())
         record, state, reason = decision.record, decision.state, decision.reason
-        if record != before and not self._records.save(record, revision=stored.revision):
-            reason = "Another call works on this pipeline at the moment."
-            return before, self._tell(before, before, "UNKNOWN", reason, running=None)
+        if record != before and not self._states.save(record, revision=stored.revision):
+            reason = "Another call is working on this pipeline now."
+            return before, self._report_status(before, before, "UNKNOWN", reason, running=None)
         if isinstance(decision.action, Stop):
             try:
                 stop = decision.action
-                self._engines[stop.place.engine].stop(stop.place, stop.run_ids, grace_s=stop.grace_s)
-            except EngineBusy as error:
+                self._services[stop.location.runs_on].stop(stop.location, stop.run_ids, grace_s=stop.grace_s)
+            except ServiceBusy as error:
                 reason = str(error)
         elif isinstance(decision.action, Start):
             record, state, reason = self._start(record, decision.action)
-        return record, self._tell(before, record, state, reason, running=decision.running)
+        return record, self._report_status(before, record, state, reason, running=decision.running)
 
-    def _runs(self, record: Record) -> tuple[Run, ...]:
+    def _runs(self, record: PipelineState) -> tuple[Run, ...]:
         found: list[Run] = []
-        for place in places(record):
-            known = record.run.id if record.run is not None and record.run.place == place else ""
-            found += self._engines[place.engine].runs(place, pipeline=record.desired.pipeline, known=known)
+        for location in locations(record):
+            known = record.run.id if record.run is not None and record.run.location == location else ""
+            found += self._services[location.runs_on].runs(location, pipeline=record.desired.pipeline, known=known)
         return tuple(found)
 
-    def _start(self, record: Record, start: Start) -> tuple[Record, State, str]:
-        def change(make: Callable[[Record], Record]) -> Record:
+    def _start(self, record: PipelineState, start: Start) -> tuple[PipelineState, State, str]:
+        def change(make: Callable[[PipelineState], PipelineState]) -> PipelineState:
             return self._change(start.pipeline, make) or record
 
         try:
-            run_id = self._engines[start.place.engine].start(start)
-        except EngineBusy as error:
+            run_id = self._services[start.location.runs_on].start(start)
+        except ServiceBusy as error:
             return change(lambda old: not_started(old, start.label)), "WAITING", str(error)
         except StartRefused as error:
             text, now_us = str(error), self._clock.time_us()
@@ -281,24 +265,24 @@ class Controller:
         now_us = self._clock.time_us()
         return change(lambda old: started(old, start.label, run_id, now_us)), "STARTING", f"Started run {run_id}."
 
-    def _change(self, pipeline: str, make: Callable[[Record], Record]) -> Record | None:
-        """Changes the record, whatever it is by now."""
+    def _change(self, pipeline: str, make: Callable[[PipelineState], PipelineState]) -> PipelineState | None:
+        """Change the stored state, whatever it is now."""
         for attempt in range(_SAVES):
-            stored = self._records.load(pipeline)
+            stored = self._states.load(pipeline)
             if stored is None:
                 return None
             new = make(stored.record)
-            if new == stored.record or self._records.save(new, revision=stored.revision):
+            if new == stored.record or self._states.save(new, revision=stored.revision):
                 return new
             self._clock.backoff(attempt)
-        raise StoreError(f"Pipeline {pipeline!r}: its record changed {_SAVES} times while it was to be written.")
+        raise StoreError(f"Pipeline {pipeline!r}: other calls changed its state {_SAVES} times during this one.")
 
-    def _requested(self, old: Record | None, request: Request) -> Record:
+    def _requested(self, old: PipelineState | None, request: Request) -> PipelineState:
         now_us, desired = self._clock.time_us(), request.desired
         if old is None or old.deleted:
             lineage = self._clock.uuid()[:8] if old is None else old.lineage
             attempt = 0 if old is None else old.attempt
-            old = Record(desired=desired, owner=request.owner, lineage=lineage, attempt=attempt)
+            old = PipelineState(desired=desired, owner=request.owner, lineage=lineage, attempt=attempt)
         if old.deploy_id == request.id or (request.delete and old.owner != request.owner):
             return old
         if old.owner != request.owner:
@@ -306,8 +290,8 @@ class Controller:
                 f"Pipeline {desired.pipeline!r} belongs to {old.owner}, not to {request.owner}. Delete it there first, "
                 "or choose another name."
             )
-        drain = dict.fromkeys((*old.drain, old.desired.place, request.previous or desired.place))
-        drain.pop(desired.place, None)
+        drain = dict.fromkeys((*old.drain, old.desired.location, request.previous or desired.location))
+        drain.pop(desired.location, None)
         return replace(
             old,
             desired=desired,
@@ -323,7 +307,9 @@ class Controller:
             drain=tuple(drain),
         )
 
-    def _tell(self, before: Record, after: Record, state: State, reason: str, *, running: bool | None) -> Status:
+    def _report_status(
+        self, before: PipelineState, after: PipelineState, state: State, reason: str, *, running: bool | None
+    ) -> Status:
         desired = after.desired
         status = Status(
             pipeline=desired.pipeline,

@@ -10,17 +10,15 @@ from __future__ import annotations
 import contextlib
 import io
 import queue
-import shutil
 import socket
-import tempfile
 import threading
 import time
 from collections import deque
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from brokerless.errors import BrokerlessError, PipelineError
 from brokerless.spark.realtime import frames
+from brokerless.spark.realtime.listener import Listener
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,9 +46,15 @@ class Bridge:
         lanes: how many tasks there are.
         interval_s: the least time from one commit to the next; the first after a pause waits for nothing.
         application: Spark's id of itself.
+        network: as ``Listener``'s.
+
+    Raises:
+        OSError: the sockets cannot be made.
     """
 
-    def __init__(self, *, lanes: int, interval_s: float, application: str = "") -> None:
+    def __init__(
+        self, *, lanes: int, interval_s: float, application: str = "", network: tuple[str, str] | None = None
+    ) -> None:
         self.lanes = lanes
         self.application = application
         self.error: BrokerlessError | None = None
@@ -58,13 +62,10 @@ class Bridge:
         self.ended = threading.Event()  # by an error, or because all is done
         self._interval_s = interval_s
         self._begin = threading.Event()
-        self._connected = threading.Semaphore(0)
-        self._unconnected = 2 * lanes
         self._closing = False
         self._slips: list[queue.Queue[tuple[int, pa.RecordBatch]]] = [queue.Queue(_QUEUED_SLIPS) for _ in range(lanes)]
         self._given = [0] * lanes  # rows to each lane that were not given back
         self._rows_of: dict[int, tuple[int, int]] = {}
-        self._sockets: list[socket.socket] = []
         self._uploaded: deque[Pack] = deque()
         self._handing = threading.Condition()
         self._schema: pa.Schema | None = None
@@ -73,20 +74,15 @@ class Bridge:
         self._feed: Feed | None = None
         self._packer: Packer
         self._report: Callable[[Committed], None]
-        # A socket's path may have about a hundred characters: not in a folder that the user has chosen.
-        self.folder = Path(tempfile.mkdtemp(prefix="brokerless-"))  # for this user only
-        try:
-            self._servers = [self._serve("in", self._send), self._serve("out", self._receive)]
-        except OSError:
-            shutil.rmtree(self.folder, ignore_errors=True)
-            raise
-
-    def wait_connected(self, timeout_s: float) -> bool:
-        """Whether all lanes' tasks are connected, at the latest after that time."""
-        deadline = time.monotonic() + timeout_s
-        while self._unconnected and self._connected.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            self._unconnected -= 1
-        return not self._unconnected
+        self.listener = Listener(lanes, network)
+        self.listener.start(
+            {
+                "in": lambda connection, lane: self._start(self._send, connection, lane, name=f"brokerless-in-{lane}"),
+                "out": lambda connection, lane: self._start(
+                    self._receive, connection, lane, name=f"brokerless-out-{lane}"
+                ),
+            }
+        )
 
     def begin(self, feed: Feed, packer: Packer, schema: pa.Schema, report: Callable[[Committed], None]) -> None:
         """Lets rows in. Not before Spark's plan is known to hold none of them back.
@@ -115,11 +111,7 @@ class Bridge:
         if error is not None and self.error is None:
             self.error = error
         self.end()
-        for connection in (*self._servers, *self._sockets):
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-            connection.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.listener.close()
         if self._feed is not None:
             self._feed.close()
 
@@ -153,22 +145,6 @@ class Bridge:
         threading.Thread(target=run, name=name, daemon=True).start()
 
     # Sockets
-
-    def _serve(self, side: str, work: Callable[[socket.socket, int], None]) -> socket.socket:
-        server = socket.socket(socket.AF_UNIX)
-        server.bind(str(self.folder / side))
-        server.listen(self.lanes)
-        self._start(self._accept, server, work, name=f"brokerless-accept-{side}")
-        return server
-
-    def _accept(self, server: socket.socket, work: Callable[[socket.socket, int], None]) -> None:
-        for _ in range(self.lanes):
-            connection, _ = server.accept()
-            lane = int.from_bytes(connection.recv(4, socket.MSG_WAITALL), "little")
-            frames.widen(connection)
-            self._sockets.append(connection)
-            self._start(work, connection, lane, name=f"{threading.current_thread().name}-{lane}")
-            self._connected.release()
 
     def _send(self, connection: socket.socket, lane: int) -> None:
         self._begin.wait()

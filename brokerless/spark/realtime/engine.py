@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from brokerless.columns.records import arrow_schema
 from brokerless.consumer import POLL_S
-from brokerless.errors import BrokerlessError, ConfigError
+from brokerless.errors import BrokerlessError, ConfigError, PipelineError
 from brokerless.schema import Schema
 from brokerless.spark.inputs import (
     IDLE_POLL_MAX_S,
@@ -62,7 +62,14 @@ COMMIT_INTERVAL_S: Final = 0.1
 BATCH: Final = "5 minutes"
 """How often Spark notes its own offsets, which nobody reads; each time is a pause of about 200 ms."""
 
+CLUSTER_BATCH: Final = "3650 days"
+"""The same on a cluster, where tasks of a next batch could start on other executors than those that hold the lanes."""
+
+MAX_CLUSTER_LANES: Final = 8
+"""The driver reads and writes for all lanes, so that more of them only wait for it."""
+
 CONNECT_S: Final = 120.0
+EXECUTORS_S: Final = 20.0
 STOPPED_S: Final = 10
 
 _PROVIDER: Final = "brokerless.realtime.Provider"
@@ -83,6 +90,8 @@ _ALLOWLISTS: Final = (
     "org.apache.spark.sql.execution.streaming.RealTimeModeAllowlist",
     "org.apache.spark.sql.execution.streaming.runtime.RealTimeModeAllowlist",  # from Spark 4.2 on
 )
+_ENCRYPTS: Final = ("spark.network.crypto.enabled", "spark.ssl.enabled", "spark.ssl.rpc.enabled")
+
 _CHECK: Final = "spark.sql.streaming.realTimeMode.allowlistCheck"
 
 
@@ -117,9 +126,12 @@ class RealtimeStream:
     def wait(self, *, once: bool) -> None:
         """Waits for its end: an error, or with ``once`` that nothing is left."""
         self._bridge.ended.wait()
-        if self._bridge.error is None and not self._bridge.is_done:
-            # A task failed: Spark says why in a moment.
-            self.query.awaitTermination(STOPPED_S)
+        if self._bridge.error is not None or self._bridge.is_done or self._stopped:
+            return
+        # A task failed: Spark says why in a moment. If an executor was lost, it waits for another one instead.
+        if not self.query.awaitTermination(STOPPED_S) and not self._stopped:
+            lost = "A task ended without an error: its executor was lost. Start the pipeline again."
+            self._bridge.close(error=PipelineError(lost))
 
     def stop(self, timeout_s: float = 8.0) -> None:
         """Lets what is on its way be committed (for at most ``timeout_s``), then ends the query."""
@@ -145,24 +157,29 @@ def start_realtime(
     options: Mapping[str, str],
     commit_interval_s: float = COMMIT_INTERVAL_S,
     lanes: int | None = None,
+    any_cluster: bool = False,
 ) -> RealtimeStream:
     """Starts the pipeline ``name`` in real-time mode.
 
     Args:
-        spark: a local session from ``spark_session``.
+        spark: a local session from ``spark_session``, or one of a cluster: its executors transform, and this process
+            reads and writes for all of them.
         transform: from the inputs' messages to the output's columns.
         output: an existing topic with one partition.
         name: the pipeline's name, under which the output keeps its progress.
         settings: where.
         options: of the source, as ``source`` lists them, in lower case.
         commit_interval_s: the least time from one commit to the next.
+        any_cluster: also on clusters on which this was never tried: all but Spark's own standalone ones.
         lanes: how many tasks transform rows, each with a task slot of its own for ever; by default all that are free.
 
     Raises:
         NotRealtimeError: Spark, the session or the transform is not made for it; nothing was claimed, read or written.
         BrokerlessError: as ``read_stream`` and ``write_stream``.
     """
-    free = _check_session(spark) - _lanes_in[spark.sparkContext.applicationId or ""]
+    network = _network(spark, any_cluster=any_cluster)
+    _check_session(spark)
+    free = (_local_slots(spark) if network is None else _cluster_slots(spark)) - _lanes_in[_application(spark)]
     if free < 1:
         raise ConfigError(
             "Other real-time pipelines hold all task slots of this Spark session; give this one a session of its own."
@@ -172,22 +189,25 @@ def start_realtime(
     columns = columns_of(store, options)
     reports: list[BatchReport] = []
     try:
-        bridge = Bridge(lanes=lanes, interval_s=commit_interval_s, application=spark.sparkContext.applicationId or "")
+        bridge = Bridge(lanes=lanes, interval_s=commit_interval_s, application=_application(spark), network=network)
     except OSError as error:
+        where = f"in {tempfile.gettempdir()}" if network is None else f"at {network[0]}"
         raise NotRealtimeError(
-            f"its sockets cannot be made in {tempfile.gettempdir()} ({error}); set TMPDIR to a folder with a short path"
+            f"its sockets cannot be made {where} ({error}); set "
+            + ("TMPDIR to a folder with a short path" if network is None else "spark.driver.bindAddress")
         ) from None
     _lanes_in[bridge.application] += lanes
     query: StreamingQuery | None = None
     checkpoint: Path | None = None
     try:
         rows = spark.readStream.format(_PROVIDER).schema(ddl(columns))
-        df = transform(rows.options(folder=str(bridge.folder), lanes=lanes).load())
+        df = transform(rows.options(**bridge.listener.options).load())
         check_stateless(df)
         _check_sources(df)
         outputs = outputs_of(df, output, name=name, store=store)
         checkpoint = fresh_checkpoint(scratch_root(settings), name)
-        query = _start_query(spark, df, query_name(name, checkpoint), checkpoint)
+        batch = BATCH if network is None else CLUSTER_BATCH
+        query = _start_query(spark, df, query_name(name, checkpoint), checkpoint, batch)
         _connect(bridge, query)
         _check_plan(spark, query)
         outputs.claim()
@@ -222,30 +242,85 @@ def _end(query: StreamingQuery | None, bridge: Bridge, checkpoint: Path | None) 
         _lanes_in[bridge.application] -= bridge.lanes
 
 
-def _check_session(spark: SparkSession) -> int:
-    """How many tasks can run at once. More lanes than that would never be read, and nobody would say so."""
+def _check_session(spark: SparkSession) -> None:
     if not hasattr(socket, "AF_UNIX") or not sys.platform.startswith(("linux", "darwin")):
         raise NotRealtimeError(f"real-time pipelines need Unix sockets, which Python has not on {sys.platform}")
+    _check_classes(spark)
+
+
+def _application(spark: SparkSession) -> str:
+    return spark.sparkContext.applicationId or ""
+
+
+def _network(spark: SparkSession, *, any_cluster: bool) -> tuple[str, str] | None:
+    """Where tasks on other machines reach this process: the address to listen at, and theirs; None if all are here.
+
+    Raises:
+        NotRealtimeError: the session has no driver here, runs on another kind of cluster than those that were tried, or
+            encrypts what its processes say to each other.
+    """
     if not hasattr(spark, "_jvm"):
         raise NotRealtimeError("the session is one of Spark Connect")
     master = spark.sparkContext.master or ""
-    if not master.startswith("local") or master.startswith("local-cluster"):
-        raise NotRealtimeError(f"tasks run on other machines (master {master}), where this engine does not go yet")
-    _check_classes(spark)
+    if master.startswith("local") and not master.startswith("local-cluster"):
+        return None
+    if not any_cluster and not master.startswith("spark://"):
+        raise NotRealtimeError(
+            f"it was not tried on clusters of this kind (master {master}); --engine realtime tries it"
+        )
+    conf = spark.sparkContext.getConf()
+    for name in _ENCRYPTS:
+        if (conf.get(name) or "false").lower() == "true":
+            raise NotRealtimeError(f"the session encrypts its network ({name}), which this engine does not")
+    host = conf.get("spark.driver.host") or "127.0.0.1"
+    return conf.get("spark.driver.bindAddress") or host, host
+
+
+def _local_slots(spark: SparkSession) -> int:
+    """How many tasks can run at once. More lanes than that would never be read, and nobody would say so."""
+    master = spark.sparkContext.master or ""
     slots = re.match(r"local\[(\d+)", master)
     return int(slots[1]) if slots else spark.sparkContext.defaultParallelism if "[" in master else 1
 
 
+def _cluster_slots(spark: SparkSession) -> int:
+    """The same for the executors that are there now; the first ones are waited for.
+
+    Raises:
+        NotRealtimeError: none came.
+    """
+    context = _jvm(spark).org.apache.spark.SparkContext.getOrCreate()
+    deadline = time.monotonic() + EXECUTORS_S
+    slots = 0
+    while time.monotonic() < deadline:
+        before = slots
+        slots = int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
+        if slots and slots == before:
+            return min(slots, MAX_CLUSTER_LANES)
+        time.sleep(0.5)
+    if slots:
+        return min(slots, MAX_CLUSTER_LANES)
+    raise NotRealtimeError(f"no executor came within {EXECUTORS_S:.0f} s")
+
+
 def _check_classes(spark: SparkSession) -> None:
+    # A session that spark-submit started (Glue's and EMR's, too) has the jar only if somebody named it.
+    if not _has_class(spark, _PROVIDER) and BRIDGE_JAR.is_file():
+        spark.sql(f"ADD JAR '{BRIDGE_JAR}'")
+    for name in _INTERNALS:
+        if not _has_class(spark, name):
+            lacks = f"the session was started without --jars {BRIDGE_JAR}" if name == _PROVIDER else f"it lacks {name}"
+            raise NotRealtimeError(f"this Spark {spark.version} cannot: {lacks}")
+
+
+def _has_class(spark: SparkSession, name: str) -> bool:
     from py4j.protocol import Py4JJavaError
 
-    loader = _jvm(spark).java.lang.Thread.currentThread().getContextClassLoader()
-    for name in _INTERNALS:
-        try:
-            loader.loadClass(name)
-        except Py4JJavaError:
-            lacks = f"the session was started without --jars {BRIDGE_JAR}" if name == _PROVIDER else f"it lacks {name}"
-            raise NotRealtimeError(f"this Spark {spark.version} cannot: {lacks}") from None
+    try:
+        _jvm(spark).java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
+    except Py4JJavaError:
+        return False
+    return True
 
 
 def _jvm(spark: SparkSession) -> Any:
@@ -259,11 +334,11 @@ def _check_sources(df: DataFrame) -> None:
         raise NotRealtimeError(f"the transform reads its input {sources} times")
 
 
-def _start_query(spark: SparkSession, df: DataFrame, name: str, checkpoint: Path) -> StreamingQuery:
+def _start_query(spark: SparkSession, df: DataFrame, name: str, checkpoint: Path, batch: str) -> StreamingQuery:
     writer = df.writeStream.format(_PROVIDER).outputMode("update").queryName(name)
     writer = writer.option("checkpointLocation", checkpoint.as_uri())
     # pyspark's own trigger() knows this one from 4.2 on.
-    trigger = _jvm(spark).org.apache.spark.sql.streaming.Trigger.RealTime(BATCH)
+    trigger = _jvm(spark).org.apache.spark.sql.streaming.Trigger.RealTime(batch)
     writer._jwrite = writer._jwrite.trigger(trigger)
     before = spark.conf.get(_CHECK, None)
     # Spark's list of sinks has its own only. Its list of operators, which counts, is asked in _check_plan.
@@ -280,7 +355,7 @@ def _start_query(spark: SparkSession, df: DataFrame, name: str, checkpoint: Path
 def _connect(bridge: Bridge, query: StreamingQuery) -> None:
     """Waits until each lane has its task."""
     deadline = time.monotonic() + CONNECT_S
-    while not bridge.wait_connected(0.02):
+    while not bridge.listener.wait_connected(0.02):
         if not query.isActive:
             raise NotRealtimeError(_reason(str(query.exception() or "")))
         if time.monotonic() > deadline:

@@ -204,6 +204,7 @@ class Packer:
         whole: tuple[int, int, int, int] | None = None
         done = 0
         walks = [iter(lane.items) for lane in self._lanes]
+        # guard: the order of slips is put back
         for slip in self._slips:
             if whole and (made >= PACK_ROWS or nbytes >= PACK_BYTES):
                 break
@@ -220,10 +221,12 @@ class Packer:
                     batches.append(item)
                     made += item.num_rows
                     nbytes += item.nbytes
+            # guard: a position moves only over what came back from all lanes
             if not complete:
                 break
             done += 1
             rows, size = rows + slip.rows, size + slip.size
+            # guard: the position of a real-time pipeline lies behind whole commits
             if slip.last:
                 end[slip.table] = slip.version
                 whole = len(batches), rows, size, done

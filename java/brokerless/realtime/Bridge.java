@@ -2,13 +2,14 @@ package brokerless.realtime;
 
 import java.io.EOFException;
 import java.io.IOException;
-import java.net.StandardProtocolFamily;
+import java.net.InetSocketAddress;
+import java.net.StandardSocketOptions;
 import java.net.UnixDomainSocketAddress;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.channels.SocketChannel;
-import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.HexFormat;
 import java.util.List;
 import java.util.concurrent.ArrayBlockingQueue;
 import java.util.concurrent.ConcurrentHashMap;
@@ -33,8 +34,8 @@ import org.apache.spark.sql.vectorized.ColumnVector;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 
 /**
- * The two sockets of one lane: the Python process sends rows on one, and this class returns the transform's results on
- * the other.
+ * The two sockets of one lane, Unix or TCP: the Python process sends rows on one, and this class returns the transform's
+ * results on the other.
  *
  * <p>Rows arrive in numbered groups ("slips"). When all rows of a slip were read and their results were written, the
  * slip's number is sent as a mark after those results. This is exact because a task reads row by row, and no operator
@@ -91,32 +92,45 @@ final class Bridge {
         Schema schema;
     }
 
-    static Bridge of(String folder, int lane) throws IOException {
+    /**
+     * The bridge of a lane, connected on first use.
+     *
+     * @param addresses of the two sockets, "in" and "out": a path, or host:port
+     * @param token what the Python process asks for before it lets a lane in, in hexadecimal digits
+     */
+    static Bridge of(String[] addresses, String token, int lane) throws IOException {
         synchronized (OPEN) {
-            String key = folder + "#" + lane;
+            String key = addresses[0] + "#" + lane;
             Bridge bridge = OPEN.get(key);
             if (bridge == null) {
-                bridge = new Bridge(key, Path.of(folder), lane);
+                bridge = new Bridge(key, addresses, HexFormat.of().parseHex(token), lane);
                 OPEN.put(key, bridge);
             }
             return bridge;
         }
     }
 
-    private Bridge(String key, Path folder, int lane) throws IOException {
+    private Bridge(String key, String[] addresses, byte[] token, int lane) throws IOException {
         this.key = key;
-        out = connect(folder.resolve("out"), lane);
-        in = connect(folder.resolve("in"), lane);
+        out = connect(addresses[1], token, lane);
+        in = connect(addresses[0], token, lane);
         allocator = ArrowUtils.rootAllocator().newChildAllocator("brokerless-" + key, 0, Long.MAX_VALUE);
         receiver = new Thread(this::receive, "brokerless-lane-" + lane);
         receiver.setDaemon(true);
         receiver.start();
     }
 
-    private static SocketChannel connect(Path path, int lane) throws IOException {
-        SocketChannel channel = SocketChannel.open(StandardProtocolFamily.UNIX);
-        channel.connect(UnixDomainSocketAddress.of(path));
-        ByteBuffer hello = littleEndian(4).putInt(lane).flip();
+    private static SocketChannel connect(String address, byte[] token, int lane) throws IOException {
+        SocketChannel channel;
+        if (address.startsWith("/")) {
+            channel = SocketChannel.open(UnixDomainSocketAddress.of(address));
+        } else {
+            int colon = address.lastIndexOf(':');
+            int port = Integer.parseInt(address.substring(colon + 1));
+            channel = SocketChannel.open(new InetSocketAddress(address.substring(0, colon), port));
+            channel.setOption(StandardSocketOptions.TCP_NODELAY, true);
+        }
+        ByteBuffer hello = littleEndian(token.length + 4).put(token).putInt(lane).flip();
         while (hello.hasRemaining()) {
             channel.write(hello);
         }

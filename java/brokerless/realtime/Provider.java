@@ -40,8 +40,9 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 /**
  * The source and the sink of a pipeline in Spark's real-time mode. The Python process reads and writes the logs.
  *
- * <p>Options: {@code folder} (of the sockets) and {@code lanes} (their number). Each lane has one task, in which reader
- * and writer share the lane's {@link Bridge}. Spark's offsets only count rows; the progress is in the output's log.
+ * <p>Options: {@code in} and {@code out} (addresses of the sockets), {@code token} and {@code lanes} (their number). Each
+ * lane has one task, in which reader and writer share the lane's {@link Bridge}. Spark's offsets only count rows; the
+ * progress is in the output's log.
  */
 public final class Provider implements TableProvider {
     @Override
@@ -76,7 +77,8 @@ public final class Provider implements TableProvider {
 
         @Override
         public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
-            Stream stream = new Stream(options.get("folder"), options.getInt("lanes", 1));
+            String[] addresses = {options.get("in"), options.get("out")};
+            Stream stream = new Stream(addresses, options.get("token"), options.getInt("lanes", 1));
             return () -> new Scan() {
                 @Override
                 public StructType readSchema() {
@@ -113,12 +115,25 @@ public final class Provider implements TableProvider {
         }
     }
 
-    private record Lane(String folder, int number) implements InputPartition {}
+    private record Lane(String[] addresses, String token, int number) implements InputPartition {
+        @Override
+        public String toString() {
+            return "Lane[" + number + "]"; // Spark shows it; the token is a secret
+        }
+    }
 
-    private record Stream(String folder, int lanes) implements MicroBatchStream, SupportsRealTimeMode {
+    private record Stream(String[] addresses, String token, int lanes)
+            implements MicroBatchStream, SupportsRealTimeMode {
+        @Override
+        public String toString() {
+            return "Stream[lanes=" + lanes + "]"; // Spark shows it in plans; the token is a secret
+        }
+
         @Override
         public InputPartition[] planInputPartitions(Offset start) {
-            return IntStream.range(0, lanes).mapToObj(n -> new Lane(folder, n)).toArray(InputPartition[]::new);
+            return IntStream.range(0, lanes)
+                    .mapToObj(n -> new Lane(addresses, token, n))
+                    .toArray(InputPartition[]::new);
         }
 
         @Override
@@ -172,7 +187,7 @@ public final class Provider implements TableProvider {
             }
             Lane lane = (Lane) partition;
             try {
-                return new Reader(writer.join(Bridge.of(lane.folder(), lane.number())));
+                return new Reader(writer.join(Bridge.of(lane.addresses(), lane.token(), lane.number())));
             } catch (IOException error) {
                 throw new UncheckedIOException(error);
             }

@@ -78,11 +78,11 @@ def pipeline(store: FakeStore) -> None:
 
 def test_the_latency_is_from_sending_to_reading(store: FakeStore, clock: FakeClock) -> None:
     at(store, 0.5, lambda: pipeline(store))
-    sighting = canary(store).run(30)
-    assert sighting.latency_s is not None
-    assert 0.5 <= sighting.latency_s <= 0.5 * 1.06
-    assert sighting.reason is None
-    assert f"{sighting.latency_s:.3f} s" in str(sighting)
+    result = canary(store).run(30)
+    assert result.latency_s is not None
+    assert 0.5 <= result.latency_s <= 0.5 * 1.06
+    assert result.reason is None
+    assert f"{result.latency_s:.3f} s" in str(result)
 
 
 def test_the_message_says_what_it_is_and_when_it_was_sent(store: FakeStore, clock: FakeClock) -> None:
@@ -108,10 +108,10 @@ def test_each_run_has_a_message_of_its_own_and_knows_no_other(store: FakeStore, 
 
 
 def test_a_message_that_does_not_appear_is_missing_when_the_time_is_over(store: FakeStore, clock: FakeClock) -> None:
-    sighting = canary(store).run(30)
-    assert (sighting.latency_s, sighting.reason) == (None, None)
+    result = canary(store).run(30)
+    assert (result.latency_s, result.reason) == (None, None)
     assert clock.now_us - START_US == 30_000_000
-    assert "did not appear" in str(sighting)
+    assert "did not appear" in str(result)
 
 
 def test_a_message_in_the_last_moment_is_seen(store: FakeStore, clock: FakeClock) -> None:
@@ -133,9 +133,9 @@ def test_a_dead_letter_says_why(store: FakeStore, clock: FakeClock) -> None:
         clock.advance(30)
 
     at(store, 0.2, reject)
-    sighting = canary(store).run(5)
-    assert (sighting.latency_s, sighting.reason) == (None, "too odd")
-    assert "dead letter: too odd" in str(sighting)
+    result = canary(store).run(5)
+    assert (result.latency_s, result.reason) == (None, "too odd")
+    assert "dead letter: too odd" in str(result)
 
 
 def test_other_messages_of_a_busy_output_do_not_disturb(store: FakeStore, clock: FakeClock) -> None:
@@ -154,13 +154,13 @@ def test_a_missing_message_costs_a_look_for_each_twentieth_of_the_time(store: Fa
     bird = canary(store)
     bird.run(1)
     clock.slept.clear()
-    sighting = bird.run(30)
+    result = bird.run(30)
     assert clock.slept[0] == pytest.approx(0.01)
     assert len(clock.slept) < 130
-    assert sighting.requests["GET"] < 160
+    assert result.requests["GET"] < 160
     # One object, one entry; looking for holes behind both topics, and in vain for dead letters, which are not there.
-    assert (sighting.requests["PUT"], sighting.requests["LIST"]) == (2, 3)
-    assert sighting.usd == pytest.approx(sighting.requests["GET"] * 0.4e-6 + 5 * 5e-6)
+    assert (result.requests["PUT"], result.requests["LIST"]) == (2, 3)
+    assert result.usd == pytest.approx(result.requests["GET"] * 0.4e-6 + 5 * 5e-6)
 
 
 def test_a_kept_canary_skips_what_came_since_its_last_run(store: FakeStore, clock: FakeClock) -> None:
@@ -171,9 +171,9 @@ def test_a_kept_canary_skips_what_came_since_its_last_run(store: FakeStore, cloc
         send(store, "out", {"message": str(n)})
     clock.advance(50)
     at(store, 0.1, lambda: pipeline(store))
-    sighting = bird.run(30)
-    assert sighting.latency_s is not None
-    assert sighting.requests["GET"] < 50
+    result = bird.run(30)
+    assert result.latency_s is not None
+    assert result.requests["GET"] < 50
 
 
 def test_a_topic_without_the_column_is_refused_and_nothing_is_sent(store: FakeStore, clock: FakeClock) -> None:

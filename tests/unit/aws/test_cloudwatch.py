@@ -22,7 +22,7 @@ from moto import mock_aws
 
 from brokerless import metrics
 from brokerless.aws import cloudwatch
-from brokerless.aws.cloudwatch import KEPT, CloudWatchSink, JsonLinesSink, Publisher, Unsent, cloudwatch_client
+from brokerless.aws.cloudwatch import MAX_WAITING, CloudWatchSink, JsonLinesSink, Publisher, Unsent, cloudwatch_client
 from brokerless.metrics import LATENCY_BOUNDS_S, Datum, Histogram, Meter
 from tests.support.fakes import START_US, FakeClock
 
@@ -225,7 +225,7 @@ def test_of_a_long_outage_the_last_periods_are_kept() -> None:
         meter.add(metrics.PIPELINE_MESSAGES, "etl", minute)
         publishing.publish()
     publishing.publish()
-    assert [entry["Values"][0] for entry in calls.entries] == list(range(100 - KEPT, 100))
+    assert [entry["Values"][0] for entry in calls.entries] == list(range(100 - MAX_WAITING, 100))
 
 
 def test_failures_are_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
@@ -238,7 +238,7 @@ def test_failures_are_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> 
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warnings) == 3
     assert "AccessDenied" in warnings[0]
-    assert f"1 of at most {KEPT} periods wait" in warnings[0]
+    assert f"1 of at most {MAX_WAITING} periods wait" in warnings[0]
 
 
 def test_nothing_to_send_is_no_request() -> None:

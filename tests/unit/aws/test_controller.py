@@ -16,19 +16,20 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from brokerless.aws.controller.controller import Controller, DeployFailed, Request, Status
 from brokerless.aws.controller.decisions import CALL_S, DOUBT_S, SUCCESSOR_S
-from brokerless.aws.controller.engines import AnswerLost, EmrJob, EngineBusy, Place, Run, Start, StartRefused
-from brokerless.aws.controller.records import Desired, Record, Stored
+from brokerless.aws.controller.desired import DesiredPipeline
+from brokerless.aws.controller.services import AnswerLost, EmrJob, JobLocation, Run, ServiceBusy, Start, StartRefused
+from brokerless.aws.controller.states import PipelineState, StoredState
 from brokerless.errors import ConfigError, StoreError
 from tests.support.fakes import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-GLUE = Place("glue", "job")
-OTHER = Place("glue", "renamed-job")
-EMR = Place("emr-serverless", "00app")
+GLUE = JobLocation("glue", "job")
+OTHER = JobLocation("glue", "renamed-job")
+EMR = JobLocation("emr-serverless", "00app")
 JOB = EmrJob("s3://b/job.py", "arn:aws:iam::123456789012:role/r")
-EACH = pytest.mark.parametrize("place", [GLUE, EMR], ids=lambda place: place.engine)
+EACH = pytest.mark.parametrize("location", [GLUE, EMR], ids=lambda location: location.runs_on)
 
 Fault = Literal["busy", "refused", "lost", "lost, but started", "lost, but late"]
 LATE_S = 290.0
@@ -69,16 +70,16 @@ class Cloud:
         (run,) = self.alive
         return run
 
-    def runs(self, place: Place, *, pipeline: str, known: str) -> tuple[Run, ...]:
+    def runs(self, location: JobLocation, *, pipeline: str, known: str) -> tuple[Run, ...]:
         self._meanwhile()
         if self.deaf:
-            raise EngineBusy("Rate exceeded")
+            raise ServiceBusy("Rate exceeded")
         return tuple(
             self._seen(run)
             for run in self.all
-            if run.start.place == place
-            and (run.phase != "ended" or run.id == known or place.engine == "glue")
-            and (self._age_s(run) >= self.lag_s or (run.id == known and place.engine == "emr-serverless"))
+            if run.start.location == location
+            and (run.phase != "ended" or run.id == known or location.runs_on == "glue")
+            and (self._age_s(run) >= self.lag_s or (run.id == known and location.runs_on == "emr-serverless"))
         )
 
     def start(self, start: Start) -> str:
@@ -86,7 +87,7 @@ class Cloud:
         self._meanwhile()
         fault = self.faults.pop(0) if self.faults else None
         if fault == "busy":
-            raise EngineBusy("The quota is exceeded")
+            raise ServiceBusy("The quota is exceeded")
         if fault == "refused":
             raise StartRefused("No such script")
         if fault == "lost, but late":
@@ -97,12 +98,12 @@ class Cloud:
         assert run is not None
         return run
 
-    def stop(self, place: Place, run_ids: tuple[str, ...], *, grace_s: int) -> None:
+    def stop(self, location: JobLocation, run_ids: tuple[str, ...], *, grace_s: int) -> None:
         self.calls.append("stop")
         if self.deaf:
-            raise EngineBusy("Rate exceeded")
+            raise ServiceBusy("Rate exceeded")
         for run in self.alive:
-            if run.id in run_ids and run.start.place == place:
+            if run.id in run_ids and run.start.location == location:
                 run.phase, run.since_us = "stopping", run.since_us
 
     def pass_time(self, seconds: float) -> None:
@@ -139,16 +140,16 @@ class Cloud:
         for start in due:
             try:
                 self._launch(start)
-            except EngineBusy:
+            except ServiceBusy:
                 continue
 
     def _launch(self, start: Start) -> str:
-        if start.place.engine == "emr-serverless":
+        if start.location.runs_on == "emr-serverless":
             for run in self.all:
                 if run.start.token == start.token:
                     return run.id
-        elif any(run.start.place == start.place for run in self.alive):
-            raise EngineBusy("ConcurrentRunsExceededException")
+        elif any(run.start.location == start.location for run in self.alive):
+            raise ServiceBusy("ConcurrentRunsExceededException")
         return self._add(SimulatedRun(f"r{len(self.all) + 1}", start, self.clock.time_us() + len(self.all)))
 
     def _add(self, run: SimulatedRun) -> str:
@@ -159,7 +160,7 @@ class Cloud:
     def _seen(self, run: SimulatedRun) -> Run:
         return Run(
             id=run.id,
-            place=run.start.place,
+            location=run.start.location,
             phase=run.phase,  # type: ignore[arg-type]
             outcome=run.outcome,  # type: ignore[arg-type]
             version=run.start.version,
@@ -186,13 +187,13 @@ class MemoryRecords:
         self.faults: list[Literal["lost", "lost, but saved"]] = []
         self.saves = 0
 
-    def load(self, pipeline: str) -> Stored | None:
+    def load(self, pipeline: str) -> StoredState | None:
         if pipeline not in self.saved:
             return None
         text, revision = self.saved[pipeline]
-        return Stored(Record.from_json(text), str(revision))
+        return StoredState(PipelineState.from_json(text), str(revision))
 
-    def save(self, record: Record, *, revision: str | None) -> bool:
+    def save(self, record: PipelineState, *, revision: str | None) -> bool:
         name = record.desired.pipeline
         now = str(self.saved[name][1]) if name in self.saved else None
         if now != revision:
@@ -212,29 +213,31 @@ class MemoryRecords:
 class World:
     """A pipeline ``p``, its services, and CloudFormation."""
 
-    def __init__(self, place: Place = GLUE) -> None:
+    def __init__(self, location: JobLocation = GLUE) -> None:
         self.clock = FakeClock()
         self.cloud = Cloud(self.clock)
         self.records = MemoryRecords()
         self.reported: list[Status] = []
         self.controller = Controller(
-            records=self.records,
-            engines={"glue": self.cloud, "emr-serverless": self.cloud},
+            states=self.records,
+            services={"glue": self.cloud, "emr-serverless": self.cloud},
             clock=self.clock,
             report=self.reported.append,
         )
-        self.place = place
+        self.location = location
         self.requests = 0
         self.last: Request | None = None
 
-    def desired(self, version: str = "v1", *, place: Place | None = None, running: bool = True) -> Desired:
-        place = place or self.place
-        job = JOB if place.engine == "emr-serverless" else None
-        return Desired("p", place, version, "c", job=job, running=running)
+    def desired(
+        self, version: str = "v1", *, location: JobLocation | None = None, running: bool = True
+    ) -> DesiredPipeline:
+        location = location or self.location
+        job = JOB if location.runs_on == "emr-serverless" else None
+        return DesiredPipeline("p", location, version, "c", job=job, running=running)
 
-    def deploy(self, desired: Desired | None = None, *, delete: bool = False) -> Request:
+    def deploy(self, desired: DesiredPipeline | None = None, *, delete: bool = False) -> Request:
         self.requests += 1
-        previous = self.last and self.last.desired.place
+        previous = self.last and self.last.desired.location
         desired = desired or (self.last.desired if self.last else self.desired())
         self.last = Request(desired, "stack P", f"request-{self.requests}", delete, previous)
         self.controller.request(self.last)
@@ -273,7 +276,7 @@ class World:
         return self
 
     @property
-    def record(self) -> Record:
+    def record(self) -> PipelineState:
         stored = self.records.load("p")
         assert stored is not None
         return stored.record
@@ -427,8 +430,8 @@ def happen(world: World, event: str) -> None:
 
 @EACH
 @pytest.mark.parametrize(("state", "event"), [(state, event) for state, row in TABLE.items() for event in row])
-def test_each_state_meets_each_event(place: Place, state: str, event: str) -> None:
-    world = World(place)
+def test_each_state_meets_each_event(location: JobLocation, state: str, event: str) -> None:
+    world = World(location)
     bring_to(world, state)
     world.cloud.calls.clear()
     happen(world, event)
@@ -448,8 +451,8 @@ def test_the_table_is_complete() -> None:
 
 
 @EACH
-def test_a_deployment_is_done_when_its_run_was_running_for_a_minute(place: Place) -> None:
-    world = World(place)
+def test_a_deployment_is_done_when_its_run_was_running_for_a_minute(location: JobLocation) -> None:
+    world = World(location)
     request = world.deploy()
     answers = []
     for seconds in (0, 30, 30, 29, 1):
@@ -535,8 +538,8 @@ def test_a_rollback_starts_the_old_version_again() -> None:
 
 
 @EACH
-def test_a_rollback_while_the_old_version_is_stopping_waits_for_its_end(place: Place) -> None:
-    world = World(place).running()
+def test_a_rollback_while_the_old_version_is_stopping_waits_for_its_end(location: JobLocation) -> None:
+    world = World(location).running()
     old = world.cloud.only
     world.deploy(world.desired("v2"))
     world.look()
@@ -565,7 +568,7 @@ def test_a_poll_of_a_deployment_that_was_overtaken_fails() -> None:
     world = World().running()
     overtaken = world.deploy(world.desired("v2"))
     world.deploy(world.desired("v1"))
-    with pytest.raises(DeployFailed, match="another deployment came after"):
+    with pytest.raises(DeployFailed, match="a later deployment has replaced"):
         world.controller.is_done(overtaken)
 
 
@@ -590,12 +593,12 @@ def test_two_resources_cannot_own_one_pipeline() -> None:
 
 
 @pytest.mark.parametrize("to", [OTHER, EMR], ids=str)
-def test_a_pipeline_moves_to_another_job_or_engine_one_run_at_a_time(to: Place) -> None:
+def test_a_pipeline_moves_to_another_job_or_engine_one_run_at_a_time(to: JobLocation) -> None:
     world = World(GLUE).running()
-    request = world.deploy(world.desired("v1", place=to))
+    request = world.deploy(world.desired("v1", location=to))
     while not world.controller.is_done(request):
         world.cloud.pass_time(30)
-    assert world.cloud.only.start.place == to
+    assert world.cloud.only.start.location == to
     assert world.cloud.most_alive == 1
     assert world.record.drain == ()
 
@@ -603,20 +606,20 @@ def test_a_pipeline_moves_to_another_job_or_engine_one_run_at_a_time(to: Place) 
 def test_a_pipeline_that_moves_twice_in_a_row_leaves_no_run_behind() -> None:
     world = World(GLUE).running()
     world.cloud.pass_time(DOUBT_S)  # so that the run is not merely taken for one that is not listed yet
-    world.deploy(world.desired("v1", place=OTHER))
-    world.deploy(world.desired("v1", place=EMR))
+    world.deploy(world.desired("v1", location=OTHER))
+    world.deploy(world.desired("v1", location=EMR))
     world.until("RUNNING")
-    assert world.cloud.only.start.place == EMR
+    assert world.cloud.only.start.location == EMR
     assert world.cloud.most_alive == 1
 
 
 def test_a_pipeline_moves_away_from_a_place_that_only_cloudformation_remembers() -> None:
     world = World(GLUE).running()
     world.records.saved.clear()
-    request = world.deploy(world.desired("v1", place=EMR))
+    request = world.deploy(world.desired("v1", location=EMR))
     while not world.controller.is_done(request):
         world.cloud.pass_time(30)
-    assert world.cloud.only.start.place == EMR
+    assert world.cloud.only.start.location == EMR
     assert world.cloud.most_alive == 1
 
 
@@ -625,8 +628,8 @@ def test_a_pipeline_moves_away_from_a_place_that_only_cloudformation_remembers()
 
 @EACH
 @pytest.mark.parametrize("state", sorted(TABLE))
-def test_after_a_deletion_nothing_runs(place: Place, state: str) -> None:
-    world = World(place)
+def test_after_a_deletion_nothing_runs(location: JobLocation, state: str) -> None:
+    world = World(location)
     bring_to(world, state)
     request = world.deploy(delete=True)
     for _ in range(60):
@@ -670,8 +673,8 @@ def test_a_deletion_waits_for_the_first_of_two_calls_although_the_second_was_ans
 
 
 @EACH
-def test_what_is_gone_is_deleted_at_once(place: Place) -> None:
-    world = World(place).running()
+def test_what_is_gone_is_deleted_at_once(location: JobLocation) -> None:
+    world = World(location).running()
     world.cloud.all.clear()  # job or application were deleted by hand
     world.cloud.pass_time(DOUBT_S)
     assert world.controller.is_done(world.deploy(delete=True))
@@ -720,7 +723,7 @@ def test_a_lost_event_is_made_up_for_by_the_schedule() -> None:
 
 def test_an_event_concerns_the_pipelines_of_its_place() -> None:
     world = World().running()
-    assert world.controller.reconcile_at(Place("glue", "somebody-elses")) == ()
+    assert world.controller.reconcile_at(JobLocation("glue", "somebody-elses")) == ()
     (status,) = world.controller.reconcile_at(GLUE)
     assert status.pipeline == "p"
 
@@ -784,7 +787,7 @@ def test_a_deployment_in_the_middle_of_the_weekly_restart_meets_no_second_run(de
     world = World(GLUE).running()
     world.cloud.expire(120)
     world.look()
-    request = world.deploy(world.desired("v2", place=EMR), delete=delete)
+    request = world.deploy(world.desired("v2", location=EMR), delete=delete)
     while not world.controller.is_done(request):
         world.cloud.pass_time(30)
     assert world.cloud.most_alive == 1
@@ -795,8 +798,8 @@ def test_a_deployment_in_the_middle_of_the_weekly_restart_meets_no_second_run(de
 
 
 @EACH
-def test_a_quota_or_throttling_is_retried_and_no_failure(place: Place) -> None:
-    world = World(place)
+def test_a_quota_or_throttling_is_retried_and_no_failure(location: JobLocation) -> None:
+    world = World(location)
     world.cloud.faults = ["busy", "busy"]
     world.deploy()
     statuses = [world.look(), world.look(), world.look()]
@@ -815,8 +818,8 @@ def test_while_a_service_does_not_answer_nothing_is_concluded() -> None:
 
 @EACH
 @pytest.mark.parametrize("fault", ["lost", "lost, but started", "lost, but late"])
-def test_a_start_without_answer_makes_one_run(place: Place, fault: Fault) -> None:
-    world = World(place)
+def test_a_start_without_answer_makes_one_run(location: JobLocation, fault: Fault) -> None:
+    world = World(location)
     world.cloud.lag_s = LAG_S
     world.cloud.faults = [fault]
     world.deploy()
@@ -846,7 +849,7 @@ def test_a_deployment_over_a_start_without_answer_waits_until_it_cannot_arrive(t
     world.cloud.faults = ["lost, but late"]
     world.deploy()
     world.look()
-    world.deploy(world.desired("v2") if to == "v2" else world.desired("v1", place=GLUE))
+    world.deploy(world.desired("v2") if to == "v2" else world.desired("v1", location=GLUE))
     for _ in range(60):
         world.look()
         world.cloud.pass_time(10)
@@ -856,8 +859,8 @@ def test_a_deployment_over_a_start_without_answer_waits_until_it_cannot_arrive(t
 
 
 @EACH
-def test_a_run_that_lists_do_not_show_yet_is_not_started_twice(place: Place) -> None:
-    world = World(place)
+def test_a_run_that_lists_do_not_show_yet_is_not_started_twice(location: JobLocation) -> None:
+    world = World(location)
     world.cloud.lag_s = 300
     world.deploy()
     world.look()
@@ -939,20 +942,20 @@ def test_a_record_that_may_not_be_saved_starts_nothing_twice(fault: Literal["los
 
 
 @EACH
-def test_of_two_calls_at_once_one_starts_the_run(place: Place) -> None:
-    world = World(place)
+def test_of_two_calls_at_once_one_starts_the_run(location: JobLocation) -> None:
+    world = World(location)
     world.deploy()
     inner: list[Status] = []
     world.cloud.meanwhile = lambda: inner.append(world.look())
     outer = world.look()
     assert inner[0].state == "STARTING"
-    assert (outer.state, outer.reason) == ("UNKNOWN", "Another call works on this pipeline at the moment.")
+    assert (outer.state, outer.reason) == ("UNKNOWN", "Another call is working on this pipeline now.")
     assert world.cloud.calls == ["start"]
 
 
 @EACH
-def test_a_call_in_the_middle_of_a_start_waits(place: Place) -> None:
-    world = World(place)
+def test_a_call_in_the_middle_of_a_start_waits(location: JobLocation) -> None:
+    world = World(location)
     world.deploy()
     world.cloud.lag_s = 60
     world.cloud.faults = []
@@ -968,8 +971,8 @@ def test_a_call_in_the_middle_of_a_start_waits(place: Place) -> None:
 
 
 @EACH
-def test_a_deployment_in_the_middle_of_a_start_replaces_the_run(place: Place) -> None:
-    world = World(place)
+def test_a_deployment_in_the_middle_of_a_start_replaces_the_run(location: JobLocation) -> None:
+    world = World(location)
     world.deploy()
 
     def deploy_during_start() -> None:
@@ -984,8 +987,8 @@ def test_a_deployment_in_the_middle_of_a_start_replaces_the_run(place: Place) ->
 
 
 @EACH
-def test_a_deletion_in_the_middle_of_a_start_ends_it(place: Place) -> None:
-    world = World(place)
+def test_a_deletion_in_the_middle_of_a_start_ends_it(location: JobLocation) -> None:
+    world = World(location)
     world.deploy()
 
     def delete_during_start() -> None:
@@ -1028,21 +1031,21 @@ def test_properties_and_records_come_back_as_they_were() -> None:
         bump="7",
         settle_s=5,
     )
-    assert Desired.from_properties({"ServiceToken": "arn:f", **desired.to_properties()}) == desired
+    assert DesiredPipeline.from_properties({"ServiceToken": "arn:f", **desired.to_properties()}) == desired
     world = World().running().fail(2)
     world.cloud.faults = ["lost"]
-    world.deploy(world.desired("v2", place=OTHER))
+    world.deploy(world.desired("v2", location=OTHER))
     world.until("STARTING")
     record = world.record
     assert record.pending is not None
     assert record.drain == () or record.drain == (GLUE,)
-    assert Record.from_json(record.to_json()) == record
+    assert PipelineState.from_json(record.to_json()) == record
 
 
 def test_a_record_of_another_version_of_the_code_is_read() -> None:
     text = World().running().record.to_json()
-    assert Record.from_json(text.replace('"restarts": 0,', '"restarts": 0, "invented_later": 1,')).restarts == 0
-    assert Record.from_json(text.replace('"restarts": 0,', "")).restarts == 0
+    assert PipelineState.from_json(text.replace('"restarts": 0,', '"restarts": 0, "invented_later": 1,')).restarts == 0
+    assert PipelineState.from_json(text.replace('"restarts": 0,', "")).restarts == 0
 
 
 @pytest.mark.parametrize(
@@ -1050,17 +1053,17 @@ def test_a_record_of_another_version_of_the_code_is_read() -> None:
     [
         ({"Pipeline": ""}, "lacks Pipeline"),
         ({"JobName": None}, "lacks JobName"),
-        ({"Engine": "flink"}, "use one of glue, emr-serverless"),
+        ({"Engine": "flink"}, "must be one of glue, emr-serverless"),
         ({"Engine": "emr-serverless", "ApplicationId": "a"}, "EntryPoint and ExecutionRoleArn"),
-        ({"Desired": "YES"}, "use RUNNING or STOPPED"),
-        ({"SettleSeconds": "soon"}, "is not a number"),
-        ({"MaxFailuresPerHour": "0"}, "MaxFailuresPerHour 0; use 1 to 100"),
+        ({"Desired": "YES"}, "must be RUNNING or STOPPED"),
+        ({"SettleSeconds": "soon"}, "must be a number"),
+        ({"MaxFailuresPerHour": "0"}, "MaxFailuresPerHour must be 1 to 100, got 0"),
         ({"Pipeline": "a/b"}, "letters, digits"),
     ],
 )
 def test_properties_that_cannot_be_are_refused(change: dict[str, str | None], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Desired.from_properties(World().desired().to_properties() | change)
+        DesiredPipeline.from_properties(World().desired().to_properties() | change)
 
 
 # --- All of it at random.
@@ -1079,17 +1082,17 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule(
         version=st.sampled_from(["v1", "v2", "v3"]),
-        place=st.sampled_from([GLUE, GLUE, EMR, EMR, OTHER]),
+        location=st.sampled_from([GLUE, GLUE, EMR, EMR, OTHER]),
         running=st.sampled_from([True, True, True, False]),
     )
-    def deploy(self, version: str, place: Place, running: bool) -> None:
-        self.ask(self.world.desired(version, place=place, running=running))
+    def deploy(self, version: str, location: JobLocation, running: bool) -> None:
+        self.ask(self.world.desired(version, location=location, running=running))
 
     @rule()
     def delete(self) -> None:
         self.ask(None)
 
-    def ask(self, wanted: Desired | None) -> None:
+    def ask(self, wanted: DesiredPipeline | None) -> None:
         """CloudFormation asks for it (or a deletion), and goes back, or asks again, if that fails."""
         last = self.world.last
         assert last is not None
@@ -1178,17 +1181,17 @@ class Interleavings(RuleBasedStateMachine):
         self.world.records.saved.clear()
 
     def nothing_underway(self) -> bool:
-        """Nobody can know, without the record, of what is in flight or not listed yet, or at a place of long ago."""
+        """Nobody can know, without the record, of what is in flight or not listed yet, or at a location of long ago."""
         last = self.world.last
         return (
             not self.cloud.late
             and not any(run.successor_us for run in self.cloud.all)
             and all(self.cloud._age_s(run) >= LAG_S for run in self.cloud.alive)
-            and all(run.start.place == last.desired.place for run in self.cloud.alive)
+            and all(run.start.location == last.desired.location for run in self.cloud.alive)
         )
 
     def expirable(self, run: SimulatedRun) -> bool:
-        return run.start.place.engine == "glue" and self.cloud._age_s(run) >= LAG_S
+        return run.start.location.runs_on == "glue" and self.cloud._age_s(run) >= LAG_S
 
     def look(self) -> Status | None:
         return self.world.controller.reconcile("p")
@@ -1218,7 +1221,7 @@ class Interleavings(RuleBasedStateMachine):
         assert request is not None
         self.world.controller.request(request)
         wanted = request.desired.running and not request.delete
-        there = [(request.desired.version, request.desired.place, "running")] if wanted else []
+        there = [(request.desired.version, request.desired.location, "running")] if wanted else []
         for look in range(200):
             if look == 100:
                 self.world.controller.reset("p")  # the controller may have given up before the faults ceased
@@ -1232,8 +1235,8 @@ class Interleavings(RuleBasedStateMachine):
         assert self.alive() == there
         self.never_two_runs()
 
-    def alive(self) -> list[tuple[str, Place, str]]:
-        return [(run.start.version, run.start.place, run.phase) for run in self.cloud.alive]
+    def alive(self) -> list[tuple[str, JobLocation, str]]:
+        return [(run.start.version, run.start.location, run.phase) for run in self.cloud.alive]
 
 
 TestInterleavings = Interleavings.TestCase

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from brokerless.cost.estimate import NOBODYS, WAYS, estimates
+from brokerless.cost.estimate import ALTERNATIVES, NOBODYS, estimates
 from brokerless.cost.prices import load, published
 from brokerless.cost.workload import Workload
 from brokerless.settings import Settings
@@ -36,7 +36,7 @@ def test_the_document_is_the_estimate(cli: Cli) -> None:
         assert sum(item["usd_per_month"] for item in told["items"]) == pytest.approx(told["usd_per_month"], abs=0.01)
         assert all(item["how"] for item in told["items"])
         assert told["excludes"] == list(made.excludes)
-    assert [told["key"] for told in said["estimates"]] == list(WAYS)
+    assert [told["key"] for told in said["estimates"]] == list(ALTERNATIVES)
     assert said["prices"] == {"as_of": "2026-10-02", "region": "us-east-1"}
     assert said["excluded_everywhere"] == list(NOBODYS)
 
@@ -89,7 +89,7 @@ def test_people_get_items_a_comparison_and_what_is_not_in_it(cli: Cli) -> None:
 def test_the_cheapest_comes_first(cli: Cli) -> None:
     table = cli("cost").stdout.split("Cheapest first")[1].split("Not included")[0]
     amounts = [float(found.replace(",", "")) for found in re.findall(r" {2,}([\d,]+\.\d\d) ", table)]
-    assert len(amounts) == len(WAYS)
+    assert len(amounts) == len(ALTERNATIVES)
     assert amounts == sorted(amounts)
 
 
@@ -144,9 +144,9 @@ def test_a_price_file_that_cannot_be_used_is_refused(cli: Cli, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--messages-per-s", "-1"], "messages_per_s is -1; use 0 to"),
-        (["--worker-type", "G.9X"], "worker_type is 'G.9X'"),
-        (["--workers", "1"], "workers is 1"),
+        (["--messages-per-s", "-1"], "messages_per_s must be 0 to"),
+        (["--worker-type", "G.9X"], "got 'G.9X'"),
+        (["--workers", "1"], "got 1"),
         (["--door", "window"], "window"),
         (["--price-file", "none.json"], "none.json cannot be read"),
     ],

@@ -39,7 +39,7 @@ from brokerless.cost.bill import (
     storage_usd_per_month,
     streaming_bill,
 )
-from brokerless.cost.estimate import WAYS, Estimate, claims, crossings, estimates
+from brokerless.cost.estimate import ALTERNATIVES, Estimate, claims, crossings, estimates
 from brokerless.cost.prices import Price, Prices, load, parse, published
 from brokerless.cost.workload import Workload, polls_per_s
 from brokerless.errors import ConfigError
@@ -49,7 +49,7 @@ from tools.pages import cost as cost_page
 
 MONTH_S = 2_628_000
 MONTH_DAYS = 730 / 24
-PACKAGE = Path(cost.__file__).parent
+PACKAGE = Path(cost.__file__).parents[1]
 
 
 @pytest.mark.parametrize(
@@ -399,9 +399,9 @@ def test_prices_can_be_read_from_a_zip_without_other_packages(tmp_path: Path) ->
     archive = tmp_path / "library.zip"
     with zipfile.ZipFile(archive, "w") as library:
         library.writestr("brokerless/__init__.py", "")
-        for name in ("errors", "metrics", "cost/__init__", "cost/prices", "cost/bill", "cost/workload", "cost/estimate"):
-            library.write(PACKAGE.parent / f"{name}.py", f"brokerless/{name}.py")
-        library.write(PACKAGE / "prices.json", "brokerless/cost/prices.json")
+        library.write(PACKAGE / "errors.py", "brokerless/errors.py")
+        for path in (*PACKAGE.glob("cost/*"), *PACKAGE.glob("metrics/*")):
+            library.write(path, f"brokerless/{path.relative_to(PACKAGE)}")
     code = "from brokerless.cost.estimate import *; print(brokerless(Workload()).bill.usd_per_month)"
     # Isolated and without site-packages: only the standard library and the zip are there.
     done = subprocess.run(
@@ -427,7 +427,7 @@ def test_the_model_has_the_librarys_constants() -> None:
     assert produced["batch_rows"] == workload.BATCH_ROWS
     assert produced["batch_bytes"] == workload.BATCH_BYTES
     assert consumed["idle_poll_max_s"] == workload.IDLE_POLL_S
-    assert maintenance.SWEEP_EVERY_S == workload.SWEEP_EVERY_H * 3600
+    assert maintenance.GARBAGE_EVERY_S == workload.SWEEP_EVERY_H * 3600
 
 
 @pytest.mark.spark
@@ -536,20 +536,20 @@ def test_workers(work: Workload, workers: int) -> None:
 @pytest.mark.parametrize(
     ("bad", "said"),
     [
-        ({"messages_per_s": -1}, "messages_per_s is -1; use 0 to 1,000,000,000"),
-        ({"messages_per_s": math.nan}, "messages_per_s is nan"),
-        ({"message_bytes": 0}, "message_bytes is 0; use 1 to"),
-        ({"hours_per_day": 25}, "hours_per_day is 25; use 0 to 24"),
-        ({"topics": 0}, "topics is 0"),
-        ({"commits_per_s": 0}, "commits_per_s is 0"),
-        ({"idle_poll_s": 0.001}, "idle_poll_s is 0.001; use 0.01"),
-        ({"commit_interval_s": 0}, "commit_interval_s is 0; use 0.001 to 86,400"),
-        ({"workers": 1}, "workers is 1; use 2"),
-        ({"worker_type": "G.9X"}, "worker_type is 'G.9X'; use one of G.025X, G.1X, G.2X"),
-        ({"engine": "spark"}, "engine is 'spark'; use one of glue, emr-serverless, own, none"),
-        ({"retention_days": -1}, "retention_days is -1"),
-        ({"readers": -1}, "readers is -1"),
-        ({"sweep_every_h": 0}, "sweep_every_h is 0"),
+        ({"messages_per_s": -1}, "messages_per_s must be 0 to 1,000,000,000"),
+        ({"messages_per_s": math.nan}, "got nan"),
+        ({"message_bytes": 0}, "message_bytes must be 1 to"),
+        ({"hours_per_day": 25}, "hours_per_day must be 0 to 24"),
+        ({"topics": 0}, "got 0"),
+        ({"commits_per_s": 0}, "got 0"),
+        ({"idle_poll_s": 0.001}, "idle_poll_s must be 0.01"),
+        ({"commit_interval_s": 0}, "commit_interval_s must be 0.001 to 86,400"),
+        ({"workers": 1}, "workers must be 2"),
+        ({"worker_type": "G.9X"}, "worker_type must be one of G.025X, G.1X, G.2X, got 'G.9X'"),
+        ({"engine": "spark"}, "engine must be one of glue, emr-serverless, own, none, got 'spark'"),
+        ({"retention_days": -1}, "got -1"),
+        ({"readers": -1}, "got -1"),
+        ({"sweep_every_h": 0}, "got 0"),
     ],
 )
 def test_a_workload_that_cannot_be(bad: dict[str, Any], said: str) -> None:
@@ -641,7 +641,7 @@ def test_a_machine_of_ones_own_is_in_no_bill_and_is_said_to_be_missing() -> None
 
 
 def test_the_default_interval_is_the_real_time_engines() -> None:
-    engine = PACKAGE.parent / "spark" / "realtime" / "engine.py"  # which imports pyspark
+    engine = Path(workload.__file__).parents[1] / "spark" / "realtime" / "engine.py"  # which imports pyspark
     assert f"COMMIT_INTERVAL_S: Final = {workload.REALTIME_COMMIT_S}\n" in engine.read_text()
 
 
@@ -650,12 +650,12 @@ def test_a_door_is_a_function_and_what_stands_before_it() -> None:
     # 10 runs/s of 0.15 s and 1 GB, and 20 us a message
     assert url["ingest"] == pytest.approx(lambda_usd(10 * MONTH_S, (10 * 0.15 + 1000 * 20e-6) * MONTH_S))
     queue = items(estimate.brokerless(replace(BARE, door="sqs")))
-    assert queue["queues: door"] == pytest.approx((300 + 0.25) * MONTH_S * 0.4 / 1e6)
+    assert queue["queues: source"] == pytest.approx((300 + 0.25) * MONTH_S * 0.4 / 1e6)
     stream = items(estimate.brokerless(replace(BARE, door="kinesis")))
     # 10 records/s of 100 messages, 20,000 B, that count as 20 KB
-    assert stream["door: data in"] == pytest.approx(10 * 20 * 1024 * MONTH_S / 2**30 * 0.08)
-    assert stream["door: data out"] == pytest.approx(stream["door: data in"] / 2)
-    assert stream["door: streams"] == pytest.approx(0.04 * 730)
+    assert stream["source: data in"] == pytest.approx(10 * 20 * 1024 * MONTH_S / 2**30 * 0.08)
+    assert stream["source: data out"] == pytest.approx(stream["source: data in"] / 2)
+    assert stream["source: streams"] == pytest.approx(0.04 * 730)
     assert "ingest" not in items(estimate.brokerless(BARE))
 
 
@@ -695,8 +695,8 @@ def test_kinesis_on_demand() -> None:
             "streams": 2 * 0.04 * 730,
             "data in": 2 * a_second * MONTH_S * 0.08,
             "data out": 2 * a_second * MONTH_S * 0.04,
-            "kept for 2 to 7 days": 2 * a_second * 6 * 86_400 * 0.10,
-            "kept for longer": 2 * a_second * 3 * 86_400 * 0.023,
+            "retained for 2 to 7 days": 2 * a_second * 6 * 86_400 * 0.10,
+            "retained for longer": 2 * a_second * 3 * 86_400 * 0.023,
             "pipeline": 112.42,
         }
     )
@@ -733,7 +733,7 @@ def test_sqs() -> None:
 
 def test_every_way_says_how_and_what_it_leaves_out() -> None:
     found = estimates(Workload())
-    assert [made.key for made in found] == list(WAYS)
+    assert [made.key for made in found] == list(ALTERNATIVES)
     for made in found:
         assert made.excludes
         assert all(item.how for item in made.bill.items)

@@ -15,10 +15,10 @@ from brokerless import metrics
 from brokerless.columns.records import decode
 from brokerless.errors import AccessDenied, DeliveryFailed, StoreUnavailable
 from brokerless.ingest.batches import Routes
-from brokerless.ingest.http import Answer, Post, Posts, namespace_of
+from brokerless.ingest.http import HttpIngest, HttpRequest, HttpResponse, namespace_of
 from brokerless.log.log import DeltaLog
 from brokerless.metrics import Meter
-from brokerless.producer.pool import MAX_KEPT, Producers
+from brokerless.producer.pool import MAX_KEPT, ProducerPool
 from brokerless.producer.producer import Producer
 from brokerless.schema import Schema, partition_table
 from brokerless.topics import create_topic, delete_topic
@@ -40,28 +40,30 @@ def store(clock: FakeClock) -> FakeStore:
 
 
 @pytest.fixture
-def posts(store: FakeStore) -> Posts:
+def http(store: FakeStore) -> HttpIngest:
     return opened(store)
 
 
-def opened(store: FakeStore, *, default: str = "t", meter: Meter | None = None) -> Posts:
-    return Posts(
+def opened(store: FakeStore, *, default: str = "t", meter: Meter | None = None) -> HttpIngest:
+    return HttpIngest(
         routes=Routes(("t", "wide", "missing"), default),
-        producers=Producers(store, timeout_s=2, clock=store.clock),
+        producers=ProducerPool(store, timeout_s=2, clock=store.clock),
         max_bytes=LIMIT,
         meter=meter or Meter(),
         clock=store.clock,
     )
 
 
-def post(body: str | bytes, kind: str | None = JSON, *, path: str = "/", method: str = "POST", **headers: str) -> Post:
+def post(
+    body: str | bytes, kind: str | None = JSON, *, path: str = "/", method: str = "POST", **headers: str
+) -> HttpRequest:
     """A request; a body of bytes comes as base64, as a function URL sends it."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     if kind is not None:
         named["content-type"] = kind
     if isinstance(body, bytes):
-        return Post(method, path, named, base64.b64encode(body).decode(), base64_encoded=True)
-    return Post(method, path, named, body, base64_encoded=False)
+        return HttpRequest(method, path, named, base64.b64encode(body).decode(), base64_encoded=True)
+    return HttpRequest(method, path, named, body, base64_encoded=False)
 
 
 def numbers(store: FakeStore, table: str = "t") -> list[int]:
@@ -82,25 +84,25 @@ def recreate(store: FakeStore, topic: str = "t", schema: Schema = SCHEMA, *, par
     create_topic(store, topic, schema, partitions=partitions, clock=store.clock)
 
 
-def refused(answer: Answer, status: int, *words: str) -> None:
-    assert answer.status == status, answer
+def refused(response: HttpResponse, status: int, *words: str) -> None:
+    assert response.status == status, response
     for word in words:
-        assert word in answer.content["error"]
-    assert len(answer.content["error"]) < 600
+        assert word in response.content["error"]
+    assert len(response.content["error"]) < 600
 
 
-def test_an_answer_says_where_the_messages_are(posts: Posts, store: FakeStore) -> None:
-    assert posts.answer(post(f"[{message(1)}, {message(2)}]")) == Answer(
+def test_an_answer_says_where_the_messages_are(http: HttpIngest, store: FakeStore) -> None:
+    assert http.handle(post(f"[{message(1)}, {message(2)}]")) == HttpResponse(
         200,
         {"acks": [{"topic": "t", "partition": 0, "first": "1:0", "last": "1:1", "messages": 2, "duplicate": False}]},
     )
     assert numbers(store) == [1, 2]
 
 
-def test_warm_it_costs_two_requests(posts: Posts, store: FakeStore) -> None:
-    posts.answer(post(message(1)))
+def test_warm_it_costs_two_requests(http: HttpIngest, store: FakeStore) -> None:
+    http.handle(post(message(1)))
     store.requests.clear()
-    posts.answer(post(message(2)))
+    http.handle(post(message(2)))
     assert store.requests == {"PUT": 2}
 
 
@@ -123,15 +125,17 @@ def test_warm_it_costs_two_requests(posts: Posts, store: FakeStore) -> None:
     ],
 )
 @pytest.mark.parametrize("packed", [False, True])
-def test_bodies(posts: Posts, store: FakeStore, body: str, kind: str | None, expected: list[Any], packed: bool) -> None:
+def test_bodies(
+    http: HttpIngest, store: FakeStore, body: str, kind: str | None, expected: list[Any], packed: bool
+) -> None:
     request = post(gzip.compress(body.encode()), kind, content_encoding="gzip") if packed else post(body, kind)
-    assert posts.answer(request).status == 200
+    assert http.handle(request).status == 200
     assert numbers(store) == expected
 
 
-def test_every_type_can_be_written_as_csv(posts: Posts, store: FakeStore) -> None:
+def test_every_type_can_be_written_as_csv(http: HttpIngest, store: FakeStore) -> None:
     body = "s,n,f,b,d,day,at,raw\nx,1,-1.5e3,TRUE,12.5,2026-11-21,2026-11-21T09:00:00+00:00,/wA=\n,,,,,,,\n"
-    (ack,) = posts.answer(post(body, CSV, path="/topics/wide")).content["acks"]
+    (ack,) = http.handle(post(body, CSV, path="/topics/wide")).content["acks"]
     table = "wide" if ack["partition"] == 0 else "wide.1"
     (add,) = next(iter(DeltaLog(store, table, clock=store.clock).read_from(1))).messages
     found = decode(store.get(f"{table}/{add.path}"))
@@ -186,17 +190,17 @@ def test_every_type_can_be_written_as_csv(posts: Posts, store: FakeStore) -> Non
     ],
 )
 def test_a_bad_body_is_refused_with_its_place_and_nothing_is_written(
-    posts: Posts, store: FakeStore, body: str | bytes, kind: str, words: list[str]
+    http: HttpIngest, store: FakeStore, body: str | bytes, kind: str, words: list[str]
 ) -> None:
-    refused(posts.answer(post(body, kind)), 400, *words)
+    refused(http.handle(post(body, kind)), 400, *words)
     assert numbers(store) == []
     assert not any(path.endswith(".parquet") for path in store.objects)
 
 
 @pytest.mark.parametrize("number", ["1e999", "-1e999"])
-def test_a_number_that_no_double_can_hold_is_refused(posts: Posts, number: str) -> None:
+def test_a_number_that_no_double_can_hold_is_refused(http: HttpIngest, number: str) -> None:
     row = json.dumps(dict.fromkeys(WIDE.names)).replace('"f": null', f'"f": {number}')
-    refused(posts.answer(post(row, path="/topics/wide")), 400, "'f'", "no double")
+    refused(http.handle(post(row, path="/topics/wide")), 400, "'f'", "no double")
 
 
 CHANGED = [("f", 2**53 + 1), ("d", "1.125"), ("at", "2026-11-21T09:00:00.000000001Z")]
@@ -204,7 +208,9 @@ CHANGED = [("f", 2**53 + 1), ("d", "1.125"), ("at", "2026-11-21T09:00:00.0000000
 
 @pytest.mark.parametrize(("name", "value"), CHANGED)
 @pytest.mark.parametrize("kind", [JSON, LINES, CSV])
-def test_a_value_that_would_change_is_refused_with_its_place(posts: Posts, name: str, value: Any, kind: str) -> None:
+def test_a_value_that_would_change_is_refused_with_its_place(
+    http: HttpIngest, name: str, value: Any, kind: str
+) -> None:
     nothing = dict.fromkeys(WIDE.names)
     if kind == CSV:
         rows = [WIDE.names, [str(value) if column == name else "" for column in WIDE.names]]
@@ -212,30 +218,30 @@ def test_a_value_that_would_change_is_refused_with_its_place(posts: Posts, name:
     else:
         body = f"{json.dumps(nothing)}\n{json.dumps({**nothing, name: value})}"
     body = f"[{body.replace(chr(10), ',' + chr(10))}]" if kind == JSON else body
-    refused(posts.answer(post(body, kind, path="/topics/wide")), 400, "Line 2", f"'{name}'", f"cannot hold {value!r}")
+    refused(http.handle(post(body, kind, path="/topics/wide")), 400, "Line 2", f"'{name}'", f"cannot hold {value!r}")
 
 
-def test_no_depth_is_a_crash(posts: Posts, store: FakeStore) -> None:
+def test_no_depth_is_a_crash(http: HttpIngest, store: FakeStore) -> None:
     # Somewhere here lies what can be read but not shown any more.
     for depth in range(700, 1001):
-        refused(posts.answer(post('{"s": "x", "n": ' + "[" * depth + "]" * depth + "}")), 400)
+        refused(http.handle(post('{"s": "x", "n": ' + "[" * depth + "]" * depth + "}")), 400)
     assert numbers(store) == []
 
 
 @pytest.mark.parametrize("field", ["f,nan", "f,inf", "f,1e999", "f,1_0", "b,1", "d,NaN", "d,1e999999999", "d,1.234.5"])
-def test_csv_fields_that_are_no_values(posts: Posts, field: str) -> None:
+def test_csv_fields_that_are_no_values(http: HttpIngest, field: str) -> None:
     name, text = field.split(",")
     header = ",".join(WIDE.names)
     line = ",".join(text if column == name else "" for column in WIDE.names)
-    refused(posts.answer(post(f"{header}\n{line}\n", CSV, path="/topics/wide")), 400, "Line 2", f"'{name}'")
+    refused(http.handle(post(f"{header}\n{line}\n", CSV, path="/topics/wide")), 400, "Line 2", f"'{name}'")
 
 
-def test_a_large_body_is_refused(posts: Posts) -> None:
-    refused(posts.answer(post(" " * (LIMIT + 1))), 413, str(LIMIT))
-    refused(posts.answer(post(b" " * (LIMIT + 1))), 413)
+def test_a_large_body_is_refused(http: HttpIngest) -> None:
+    refused(http.handle(post(" " * (LIMIT + 1))), 413, str(LIMIT))
+    refused(http.handle(post(b" " * (LIMIT + 1))), 413)
     fits = json.dumps({"n": 1, "s": "x" * (LIMIT - len('{"n": 1, "s": ""}'))})
-    assert posts.answer(post(fits)).status == 200
-    assert posts.answer(post(gzip.compress(fits.encode()), content_encoding="gzip")).status == 200
+    assert http.handle(post(fits)).status == 200
+    assert http.handle(post(gzip.compress(fits.encode()), content_encoding="gzip")).status == 200
 
 
 @pytest.mark.parametrize(
@@ -247,15 +253,15 @@ def test_a_large_body_is_refused(posts: Posts) -> None:
     ],
     ids=["just over", "ten million", "in parts"],
 )
-def test_what_unpacks_to_too_much_is_refused(posts: Posts, bomb: bytes) -> None:
-    refused(posts.answer(post(bomb, content_encoding="gzip")), 413, str(LIMIT))
+def test_what_unpacks_to_too_much_is_refused(http: HttpIngest, bomb: bytes) -> None:
+    refused(http.handle(post(bomb, content_encoding="gzip")), 413, str(LIMIT))
 
 
-def test_unpacking_stops_at_the_limit(posts: Posts) -> None:
+def test_unpacking_stops_at_the_limit(http: HttpIngest) -> None:
     bomb = gzip.compress(b"\0" * 50_000_000)[:LIMIT]
     tracemalloc.start()
     try:
-        posts.answer(post(bomb, content_encoding="gzip"))
+        http.handle(post(bomb, content_encoding="gzip"))
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -273,24 +279,24 @@ def test_unpacking_stops_at_the_limit(posts: Posts) -> None:
     ],
     ids=["other", "cut", "trailing", "many parts", "empty"],
 )
-def test_broken_gzip(posts: Posts, data: bytes, words: str) -> None:
-    refused(posts.answer(post(data, content_encoding="gzip")), 400, words)
+def test_broken_gzip(http: HttpIngest, data: bytes, words: str) -> None:
+    refused(http.handle(post(data, content_encoding="gzip")), 400, words)
 
 
-def test_broken_base64(posts: Posts) -> None:
-    refused(posts.answer(Post("POST", "/", {}, "?!", base64_encoded=True)), 400, "base64")
+def test_broken_base64(http: HttpIngest) -> None:
+    refused(http.handle(HttpRequest("POST", "/", {}, "?!", base64_encoded=True)), 400, "base64")
 
 
 @pytest.mark.parametrize(
     ("kind", "encoding"),
     [("text/plain", ""), ("application/x-www-form-urlencoded", ""), (JSON, "br"), (JSON, "gzip, gzip")],
 )
-def test_other_kinds_of_body(posts: Posts, kind: str, encoding: str) -> None:
-    refused(posts.answer(post(message(1), kind, content_encoding=encoding)), 415)
+def test_other_kinds_of_body(http: HttpIngest, kind: str, encoding: str) -> None:
+    refused(http.handle(post(message(1), kind, content_encoding=encoding)), 415)
 
 
-def test_other_character_sets(posts: Posts) -> None:
-    refused(posts.answer(post(message(1), 'text/csv; charset="latin-1"')), 415, "latin-1", "UTF-8")
+def test_other_character_sets(http: HttpIngest) -> None:
+    refused(http.handle(post(message(1), 'text/csv; charset="latin-1"')), 415, "latin-1", "UTF-8")
 
 
 @pytest.mark.parametrize(
@@ -310,40 +316,40 @@ def test_other_character_sets(posts: Posts) -> None:
         ("/", "PUT", 405),
     ],
 )
-def test_paths_and_methods(posts: Posts, path: str, method: str, status: int) -> None:
-    answer = posts.answer(post(message(1), path=path, method=method))
-    assert answer.status == status
-    assert (answer.headers == {"Allow": "POST"}) == (status == 405)
+def test_paths_and_methods(http: HttpIngest, path: str, method: str, status: int) -> None:
+    response = http.handle(post(message(1), path=path, method=method))
+    assert response.status == status
+    assert (response.headers == {"Allow": "POST"}) == (status == 405)
 
 
 def test_without_a_default_topic_a_request_names_one(store: FakeStore) -> None:
-    posts = opened(store, default="")
-    refused(posts.answer(post(message(1))), 404, "/topics/")
-    assert posts.answer(post(message(1), path="/topics/t")).status == 200
+    http = opened(store, default="")
+    refused(http.handle(post(message(1))), 404, "/topics/")
+    assert http.handle(post(message(1), path="/topics/t")).status == 200
 
 
 # Who sends, and which request it is
 
 
-def numbered(n: int, sequence: int | str, producer_id: str = "sensor-1", caller: str = "") -> Post:
+def numbered(n: int, sequence: int | str, producer_id: str = "sensor-1", caller: str = "") -> HttpRequest:
     request = post(message(n), producer_id=producer_id, producer_sequence=str(sequence))
     return replace(request, caller=caller)
 
 
-def test_a_request_that_is_repeated_is_written_once(posts: Posts, store: FakeStore) -> None:
+def test_a_request_that_is_repeated_is_written_once(http: HttpIngest, store: FakeStore) -> None:
     for duplicate in (False, True):
-        (ack,) = posts.answer(numbered(1, 0)).content["acks"]
+        (ack,) = http.handle(numbered(1, 0)).content["acks"]
         assert ack["duplicate"] == duplicate
         assert (ack["first"] is None) == duplicate
-    assert posts.answer(numbered(2, 1)).status == 200
+    assert http.handle(numbered(2, 1)).status == 200
     assert numbers(store) == [1, 2]
 
 
 def test_copies_of_the_function_take_a_clients_requests_in_turn(store: FakeStore) -> None:
     copies = [opened(store), opened(store)]
     for n in range(6):
-        assert copies[n % 2].answer(numbered(n, n)).status == 200
-        assert copies[(n + 1) % 2].answer(numbered(n, n)).content["acks"][0]["duplicate"]
+        assert copies[n % 2].handle(numbered(n, n)).status == 200
+        assert copies[(n + 1) % 2].handle(numbered(n, n)).content["acks"][0]["duplicate"]
     assert numbers(store) == list(range(6))
 
 
@@ -362,26 +368,26 @@ def test_copies_of_the_function_take_a_clients_requests_in_turn(store: FakeStore
         {"producer_id": "a", "producer_sequence": "٣"},
     ],
 )
-def test_headers_that_cannot_be(posts: Posts, store: FakeStore, headers: dict[str, str]) -> None:
-    refused(posts.answer(post(message(1), **headers)), 400, "Producer-")
+def test_headers_that_cannot_be(http: HttpIngest, store: FakeStore, headers: dict[str, str]) -> None:
+    refused(http.handle(post(message(1), **headers)), 400, "Producer-")
     assert numbers(store) == []
 
 
-def test_a_sequence_that_goes_back_is_refused_and_stops_nobody(posts: Posts, store: FakeStore) -> None:
-    posts.answer(numbered(1, 5))
-    refused(posts.answer(numbered(2, 3)), 400, "Sequence 3", "sequences must grow")
-    assert posts.answer(numbered(3, 6)).status == 200
+def test_a_sequence_that_goes_back_is_refused_and_stops_nobody(http: HttpIngest, store: FakeStore) -> None:
+    http.handle(numbered(1, 5))
+    refused(http.handle(numbered(2, 3)), 400, "Sequence 3", "sequences must grow")
+    assert http.handle(numbered(3, 6)).status == 200
     assert numbers(store) == [1, 3]
 
 
 ALICE, BOB = "arn:aws:iam::123456789012:user/alice", "arn:aws:sts::123456789012:assumed-role/bob"
 
 
-def test_a_request_cannot_fence_a_producer_of_the_library(posts: Posts, store: FakeStore, clock: FakeClock) -> None:
+def test_a_request_cannot_fence_a_producer_of_the_library(http: HttpIngest, store: FakeStore, clock: FakeClock) -> None:
     billing = Producer("t", producer_id="billing", store=store, clock=clock)
     billing.send([{"s": "x", "n": 1}], sequence=0)
     for caller in ("", ALICE):
-        assert posts.answer(numbered(2, 100, "billing", caller)).status == 200
+        assert http.handle(numbered(2, 100, "billing", caller)).status == 200
     (ack,) = billing.send([{"s": "x", "n": 3}], sequence=1)
     assert not ack.duplicate
     # Nor is what it sends after a restart taken for a repetition.
@@ -391,15 +397,15 @@ def test_a_request_cannot_fence_a_producer_of_the_library(posts: Posts, store: F
     assert numbers(store) == [1, 2, 2, 3, 4]
 
 
-def test_callers_with_the_same_producer_id_do_not_hinder_each_other(posts: Posts, store: FakeStore) -> None:
+def test_callers_with_the_same_producer_id_do_not_hinder_each_other(http: HttpIngest, store: FakeStore) -> None:
     callers = ("", ALICE, BOB)
     for n, caller in enumerate(callers):
         for duplicate in (False, True):
-            (ack,) = posts.answer(numbered(n, 7, "sensor", caller)).content["acks"]
+            (ack,) = http.handle(numbered(n, 7, "sensor", caller)).content["acks"]
             assert ack["duplicate"] == duplicate
     commits = DeltaLog(store, "t", clock=store.clock).state.version
     for n, caller in enumerate(callers, start=3):
-        assert posts.answer(numbered(n, 8, "sensor", caller)).status == 200
+        assert http.handle(numbered(n, 8, "sensor", caller)).status == 200
     assert numbers(store) == list(range(6))
     assert DeltaLog(store, "t", clock=store.clock).state.version == commits + 3, "somebody had to take the id over"
 
@@ -424,13 +430,13 @@ def test_long_callers_stay_apart_in_bounded_names() -> None:
     assert max(map(len, names)) <= 205
 
 
-def test_an_id_that_would_be_an_epoch_is_refused(posts: Posts) -> None:
+def test_an_id_that_would_be_an_epoch_is_refused(http: HttpIngest) -> None:
     # Topics that are created again keep the epochs: its old sequences would hide the new ones.
-    refused(posts.answer(numbered(1, 0, "epoch")), 400, "Producer-Id")
+    refused(http.handle(numbered(1, 0, "epoch")), 400, "Producer-Id")
 
 
 def test_producers_are_kept_up_to_a_number(store: FakeStore, clock: FakeClock) -> None:
-    producers = Producers(store, timeout_s=2, clock=clock)
+    producers = ProducerPool(store, timeout_s=2, clock=clock)
     first = producers.get("t", "id-0")
     assert producers.get("t", "id-0") is first
     for n in range(1, MAX_KEPT + 1):
@@ -441,21 +447,21 @@ def test_producers_are_kept_up_to_a_number(store: FakeStore, clock: FakeClock) -
 # The store and the topic
 
 
-def test_an_unknown_outcome_is_said_and_the_repetition_settles_it(posts: Posts, store: FakeStore) -> None:
-    posts.answer(numbered(1, 0))
+def test_an_unknown_outcome_is_said_and_the_repetition_settles_it(http: HttpIngest, store: FakeStore) -> None:
+    http.handle(numbered(1, 0))
     store.puts = [Put("unknown", applied=False) for _ in range(1000)]
-    answer = posts.answer(numbered(2, 1))
-    refused(answer, 503, "may still appear")
-    assert answer.content["unknown"] is True
-    assert int(answer.headers["Retry-After"]) > 0
+    response = http.handle(numbered(2, 1))
+    refused(response, 503, "may or may not be committed")
+    assert response.content["unknown"] is True
+    assert int(response.headers["Retry-After"]) > 0
     store.puts.clear()
     store.land_late_puts()
-    assert posts.answer(numbered(2, 1)).content["acks"][0]["duplicate"]
+    assert http.handle(numbered(2, 1)).content["acks"][0]["duplicate"]
     assert numbers(store) == [1, 2]
 
 
-def test_too_many_writers(posts: Posts, store: FakeStore, clock: FakeClock) -> None:
-    posts.answer(post(message(1)))
+def test_too_many_writers(http: HttpIngest, store: FakeStore, clock: FakeClock) -> None:
+    http.handle(post(message(1)))
     rival = DeltaLog(store, "t", clock=clock)
 
     def win() -> None:
@@ -465,50 +471,50 @@ def test_too_many_writers(posts: Posts, store: FakeStore, clock: FakeClock) -> N
         clock.advance(1)
 
     store.puts = [Put("exists", before=win) for _ in range(100)]
-    answer = posts.answer(post(message(2)))
-    refused(answer, 429, "nothing was written")
-    assert (answer.content["unknown"], "Retry-After" in answer.headers) == (False, True)
+    response = http.handle(post(message(2)))
+    refused(response, 429, "nothing was written")
+    assert (response.content["unknown"], "Retry-After" in response.headers) == (False, True)
     assert numbers(store) == [1]
 
 
-def test_a_refusal_of_the_store_is_not_the_clients_fault(posts: Posts, store: FakeStore) -> None:
-    posts.answer(post(message(1)))
+def test_a_refusal_of_the_store_is_not_the_clients_fault(http: HttpIngest, store: FakeStore) -> None:
+    http.handle(post(message(1)))
     store.puts = [Put(AccessDenied("x"), applied=False)]
     with pytest.raises(DeliveryFailed):
-        posts.answer(post(message(2)))
+        http.handle(post(message(2)))
 
 
-def test_a_topic_that_was_deleted_and_created_again(posts: Posts, store: FakeStore, clock: FakeClock) -> None:
-    posts.answer(post(message(1)))
+def test_a_topic_that_was_deleted_and_created_again(http: HttpIngest, store: FakeStore, clock: FakeClock) -> None:
+    http.handle(post(message(1)))
     delete_topic(store, "t", clock=clock)
-    refused(posts.answer(post(message(2))), 404)
+    refused(http.handle(post(message(2))), 404)
     create_topic(store, "t", Schema.parse("n long"), clock=clock)
-    refused(posts.answer(post(message(3))), 400, "no column 's'")
-    assert posts.answer(post('{"n": 4}')).status == 200
+    refused(http.handle(post(message(3))), 400, "no column 's'")
+    assert http.handle(post('{"n": 4}')).status == 200
 
 
-def test_a_stale_handle_is_opened_anew_within_the_request(posts: Posts, store: FakeStore, clock: FakeClock) -> None:
-    posts.answer(post(message(1)))
+def test_a_stale_handle_is_opened_anew_within_the_request(http: HttpIngest, store: FakeStore, clock: FakeClock) -> None:
+    http.handle(post(message(1)))
     delete_topic(store, "t", clock=clock)
     create_topic(store, "t", SCHEMA, clock=clock)
-    assert posts.answer(post(message(2))).status == 200
+    assert http.handle(post(message(2))).status == 200
     assert numbers(store)[-1:] == [2]
 
 
 @pytest.mark.parametrize("by_hand", [False, True])
 def test_a_request_that_is_repeated_into_a_topic_created_again_is_written(
-    posts: Posts, store: FakeStore, by_hand: bool
+    http: HttpIngest, store: FakeStore, by_hand: bool
 ) -> None:
     requests = [numbered(n, n) for n in range(6)]
     for request in requests:
-        posts.answer(request)
+        http.handle(request)
     if by_hand:
         store.delete([path for path in store.objects if path.startswith("t/")])
         create_topic(store, "t", SCHEMA, clock=store.clock)
     else:
         recreate(store)
     for duplicate in (False, True):
-        acks = [ack for request in requests for ack in posts.answer(request).content["acks"]]
+        acks = [ack for request in requests for ack in http.handle(request).content["acks"]]
         assert [ack["duplicate"] for ack in acks] == [duplicate] * 6
     assert numbers(store) == [*([] if by_hand else range(6)), *range(6)]
 
@@ -520,12 +526,12 @@ def test_a_topic_created_again_with_other_partitions_takes_each_request_once(
     create_topic(store, "missing", SCHEMA, partitions=before, clock=clock)
     warm = opened(store, default="missing")
     for n in range(2):  # not so many that each partition's log is open
-        warm.answer(numbered(n, n))
+        warm.handle(numbered(n, n))
     recreate(store, "missing", partitions=after)
     tables = [partition_table("missing", number) for number in range(max(before, after))]
     sent = [numbers(store, table) for table in tables]
     for copy in (warm, opened(store, default="missing")):
-        assert {copy.answer(numbered(n, n)).status for n in range(12)} == {200}
+        assert {copy.handle(numbered(n, n)).status for n in range(12)} == {200}
     taken = [numbers(store, table)[len(old) :] for table, old in zip(tables, sent, strict=True)]
     assert taken == [[n for n in range(12) if n % after == number] for number in range(len(tables))]
 
@@ -535,47 +541,47 @@ def test_a_topic_created_again_with_other_partitions_takes_each_request_once(
 def test_a_column_that_is_new_is_known_to_the_next_request(
     store: FakeStore, clock: FakeClock, how: str, sequences: bool
 ) -> None:
-    posts = opened(store)
+    http = opened(store)
     more = Schema.parse("s string, n long, t string")
     first, headers = ({"producer_id": "sensor", "producer_sequence": n} if sequences else {} for n in "45")
-    posts.answer(post("bad" if how.endswith("read") else message(1), **first))
+    http.handle(post("bad" if how.endswith("read") else message(1), **first))
     recreate(store, schema=more) if how == "created again" else alter(store, "t", more)
     request = post('{"s": "x", "n": 2, "t": "y"}', **headers)
-    assert posts.answer(request).status == 200
-    refused(posts.answer(post(message(3), **headers)), 400, "lacks the column 't'")
+    assert http.handle(request).status == 200
+    refused(http.handle(post(message(3), **headers)), 400, "lacks the column 't'")
     assert numbers(store)[-1:] == [2]
 
 
-def test_nothing_is_refused_by_a_schema_that_could_not_be_looked_at(posts: Posts, store: FakeStore) -> None:
-    posts.answer(numbered(1, 0))
+def test_nothing_is_refused_by_a_schema_that_could_not_be_looked_at(http: HttpIngest, store: FakeStore) -> None:
+    http.handle(numbered(1, 0))
 
     def fail(path: str) -> None:
         raise StoreUnavailable(path)
 
     store.on_get = fail
-    refused(posts.answer(post('{"n": 1}')), 503, "nothing was written")
-    refused(posts.answer(numbered(1, 0)), 503, "nothing was written")
-    assert posts.answer(numbered(2, 1)).status == 200
+    refused(http.handle(post('{"n": 1}')), 503, "nothing was written")
+    refused(http.handle(numbered(1, 0)), 503, "nothing was written")
+    assert http.handle(numbered(2, 1)).status == 200
 
 
-def test_what_is_not_written_costs_two_requests(posts: Posts, store: FakeStore) -> None:
-    posts.answer(numbered(1, 0))
+def test_what_is_not_written_costs_two_requests(http: HttpIngest, store: FakeStore) -> None:
+    http.handle(numbered(1, 0))
     for request, status in ((numbered(1, 0), 200), (post('{"n": 1}'), 400)):
-        posts.answer(request)
+        http.handle(request)
         store.requests.clear()
-        assert posts.answer(request).status == status
+        assert http.handle(request).status == status
         assert store.requests.keys() == {"GET"}
         assert store.requests.total() <= 2
 
 
 def test_what_happened_is_counted_and_only_for_allowed_topics(store: FakeStore) -> None:
     meter = Meter()
-    posts = opened(store, meter=meter)
-    posts.answer(post(f"[{message(1)},{message(2)}]"))
-    posts.answer(numbered(3, 0))
-    posts.answer(numbered(3, 0))
-    posts.answer(post("bad"))
-    posts.answer(post("bad", path="/topics/made-up"))
+    http = opened(store, meter=meter)
+    http.handle(post(f"[{message(1)},{message(2)}]"))
+    http.handle(numbered(3, 0))
+    http.handle(numbered(3, 0))
+    http.handle(post("bad"))
+    http.handle(post("bad", path="/topics/made-up"))
     found = {(datum.metric, datum.of): datum for datum in meter.take()}
     assert {of for _, of in found} == {"t"}
     produced = found[metrics.PRODUCED_MESSAGES, "t"]

@@ -29,8 +29,8 @@ from brokerless.errors import (
     TopicNotFound,
     UnsupportedTable,
 )
-from brokerless.log.entries import Add, build_entry, parse_entry
-from brokerless.log.log import Commit, DeltaLog, TxnAdvanced, _Request, epoch_of
+from brokerless.log.entries import Add, Entry, build_entry, parse_entry
+from brokerless.log.log import RECHECK_S, Commit, DeltaLog, TxnAdvanced, _Request, epoch_of, shared
 from brokerless.offsets import Offset
 from brokerless.schema import Schema
 from tests.support.checkpoints import clean_up, write_checkpoint
@@ -894,3 +894,111 @@ def test_a_checkpoint_with_rows_that_are_none_is_named_at_once(
     store.put(path, buffer.getvalue())
     with pytest.raises(StoreError, match="checkpoint 1"):
         DeltaLog(store, "t", clock=clock).load(with_files=True)
+
+
+# Handing on what was read
+
+
+def others(log: DeltaLog, count: int) -> DeltaLog:
+    """A handle that has read the log after commits of somebody else."""
+    rival = again(log)
+    for n in range(count):
+        rival.append([add(f"r{n}")])
+    fresh = again(log)
+    fresh.open()
+    return fresh
+
+
+def test_catching_up_with_another_handle_costs_one_get(log: DeltaLog, store: FakeStore) -> None:
+    log.append([add("f")])
+    fresh = others(log, 20)
+    store.requests.clear()
+    log.catch_up(fresh)
+    assert store.requests == {"GET": 1}
+    assert log.append([add("mine")]).attempts == 1
+    assert fresh.state.version == 21, "each handle goes on by itself"
+    log.catch_up(fresh)
+    assert log.state.version == 22
+
+
+@pytest.mark.parametrize("since", [0, 1])
+def test_catching_up_does_not_hide_that_the_log_was_restored_from_an_older_copy(
+    log: DeltaLog, store: FakeStore, clock: FakeClock, since: int
+) -> None:
+    filled(log, 3)
+    assert shared(log) is log
+    for version in (2, 3):
+        hole(log, store, version)
+    fresh = others(log, since)
+    assert shared(fresh) is fresh, "who opens it now goes on with what is there"
+    assert log.state.version == 3
+    with pytest.raises((TopicChanged, LogIncomplete)):  # at the second look at the latest
+        for _ in range(2):
+            clock.advance(RECHECK_S + 1)
+            log.append([add("mine")])
+
+
+def test_catching_up_does_not_wait_for_a_commit_under_way(log: DeltaLog) -> None:
+    fresh = others(log, 2)
+    with ThreadPoolExecutor(1) as pool, log._lock:
+        pool.submit(log.catch_up, fresh).result(10)
+    assert log.state.version == 0
+
+
+def test_a_commit_of_unknown_outcome_is_still_our_own_after_catching_up(log: DeltaLog, store: FakeStore) -> None:
+    log.claim("p")
+    store.puts = [Put("unknown", applied=False) for _ in range(3)]
+    with pytest.raises(CommitUnknown):
+        log.append([add("f")], {"p": 1}, expect={epoch_of("p"): 1}, deadline_s=0.0)
+    assert "created" in store.land_late_puts()
+    log.catch_up(others(log, 2))
+    with pytest.raises(TxnAdvanced) as caught:
+        log.append([add("f")], {"p": 1}, expect={epoch_of("p"): 1})
+    assert caught.value.ours
+    assert paths(log) == ["f", "r0", "r1"]
+
+
+def test_damage_is_not_caught_up_with(log: DeltaLog, store: FakeStore) -> None:
+    fresh = others(log, 5)
+    del store.objects[log.entry_path(3)]
+    damaged = again(log)
+    assert damaged.state.damage is not None
+    log.catch_up(damaged)
+    assert log.state.version == 0
+    log.catch_up(fresh)
+    assert log.state.version == 5
+
+
+def test_a_copy_goes_on_by_itself(log: DeltaLog, store: FakeStore) -> None:
+    filled(log, 3)
+    store.requests.clear()
+    copy = log.copy()
+    assert not store.requests
+    assert copy.append([add("mine")], {"p": 1}).version == 4
+    assert (log.state.version, log.txn("p")) == (3, None)
+    assert log.append([add("next")]).attempts == 2
+    assert again(log).copy().open().version == 5, "of one that was not opened yet, too"
+
+
+def test_an_opening_hands_on_the_entries_that_it_has_read(log: DeltaLog, store: FakeStore) -> None:
+    filled(log, 5)
+    entries: list[Entry] = []
+    opened = again(log)
+    opened.open(entries=entries)
+    assert [entry.version for entry in entries] == [0, 1, 2, 3, 4, 5]
+    entries.clear()
+    opened.open(entries=entries)
+    assert not entries, "it reads once"
+    write_checkpoint(again(log))
+    log.append([add("more")])
+    again(log).open(entries=entries)
+    assert [entry.version for entry in entries] == [6]
+
+
+def test_a_short_log_is_not_read_far_beyond_its_end(log: DeltaLog, store: FakeStore) -> None:
+    for n in range(1, 200):
+        log.append([add(f"f{n}")])
+        if n in {1, 2, 10, 20, 50, 62, 63, 64, 100, 199}:
+            store.requests.clear()
+            assert again(log).load().version == n
+            assert store.requests["GET"] <= 1 + (n + 1) + (8 if n < 63 else 16)

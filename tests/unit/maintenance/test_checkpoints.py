@@ -88,7 +88,7 @@ def test_it_says_what_delta_rs_says_of_the_same_table(tmp_path: Path) -> None:
         write_deltalake(table, columns, mode="append")
         DeltaTable(table).optimize.compact()
         write_deltalake(table, columns, mode="append")
-        (report,) = Maintainer(["t"], settings=settings, checkpoint_every=1).run_once(sweep=False)
+        (report,) = Maintainer(["t"], settings=settings, checkpoint_every=1).run_once(collect_garbage=False)
         version = DeltaTable(table).version()
         assert (report.checkpoint, report.skipped) == (version, ())
         other = tmp_path / f"other{turn}"
@@ -116,7 +116,7 @@ def test_a_checkpoint_of_several_parts_is_added_to(store: FakeStore) -> None:
             store.put(f"{whole}.{number:010d}.{2:010d}.parquet", buffer.getvalue())
         producer.send({"n": [2]})
     before = log.load(with_files=True)
-    (report,) = Maintainer(["t"], store=store, clock=store.clock, checkpoint_every=1).run_once(sweep=False)
+    (report,) = Maintainer(["t"], store=store, clock=store.clock, checkpoint_every=1).run_once(collect_garbage=False)
     assert version == 1
     assert report.checkpoint == 2
     store.delete([log.entry_path(number) for number in range(3)])
@@ -131,7 +131,7 @@ def test_a_disk_that_is_full_is_reported_and_stops_no_other_table(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("pathlib.Path.write_bytes", full)
-    (report,) = Maintainer(["t"], store=store, clock=store.clock, checkpoint_every=1).run_once(sweep=False)
+    (report,) = Maintainer(["t"], store=store, clock=store.clock, checkpoint_every=1).run_once(collect_garbage=False)
     assert report.checkpoint is None
     assert "No space left" in report.skipped[0]
 

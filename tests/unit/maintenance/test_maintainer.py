@@ -12,7 +12,7 @@ from brokerless.errors import ConfigError, StoreUnavailable, TopicNotFound
 from brokerless.log.commit import REMOVAL_VALID_S, REMOVALS
 from brokerless.log.entries import Add, build_entry
 from brokerless.log.log import DeltaLog
-from brokerless.maintenance.maintainer import NOT_OURS, SETTLE_S, SWEEP_EVERY_S, Maintainer, storage_options
+from brokerless.maintenance.maintainer import GARBAGE_EVERY_S, NOT_OURS, SETTLE_S, Maintainer, storage_options
 from brokerless.producer.producer import Producer
 from brokerless.schema import Schema
 from brokerless.settings import Settings
@@ -130,7 +130,7 @@ def test_an_orphan_goes_after_the_grace_time_and_live_files_never(store: FakeSto
     clock.advance(HOUR - 1)
     assert maintainer(store).run_once()[0].objects_removed == 0
     clock.advance(1)
-    assert maintainer(store).run_once(sweep=False)[0].objects_removed == 0
+    assert maintainer(store).run_once(collect_garbage=False)[0].objects_removed == 0
     (report,) = maintainer(store).run_once()
     assert (report.objects_removed, report.bytes_removed) == (1, 7)
     assert data(store) - {"_hidden/x.parquet"} == live
@@ -145,7 +145,7 @@ def test_the_mark_of_a_maintainer_that_was_killed_goes_when_nobody_minds_it(stor
     maintainer(store).run_once()
     assert marks(store) == ["t/_removals/left"]
     clock.advance(1)
-    maintainer(store).run_once(sweep=False)
+    maintainer(store).run_once(collect_garbage=False)
     assert marks(store) == ["t/_removals/left"]
     maintainer(store).run_once()
     assert marks(store) == []
@@ -312,7 +312,7 @@ def test_watch_sweeps_now_and_then_and_survives_an_outage(store: FakeStore, cloc
     runs = maintainer(store).watch(0, stop)
     assert next(runs)[0].objects_removed == 1
     store.put(f"t/{ORPHAN}", b"x")
-    clock.advance(SWEEP_EVERY_S - 1)
+    clock.advance(GARBAGE_EVERY_S - 1)
     assert next(runs)[0].objects_removed == 0
 
     def fail(path: str) -> None:
@@ -416,7 +416,7 @@ def test_a_damaged_checkpoint_takes_no_entry_with_it(store: FakeStore, clock: Fa
     path = f"t/_delta_log/{version:020d}.checkpoint.parquet"
     store.put(path, store.objects[path][:-100])
     clock.advance(30 * DAY)
-    (report,) = maintainer(store).run_once(sweep=False)
+    (report,) = maintainer(store).run_once(collect_garbage=False)
     assert report.entries_removed == 0
     assert "damaged" in report.skipped[0]
 
@@ -504,7 +504,7 @@ def test_no_checkpoint_is_written_by_a_clock_that_is_wrong(store: FakeStore, clo
     own = FakeClock()
     own.advance(HOUR)
     (report,) = Maintainer(["t"], store=store, clock=own, checkpoint_every=1).run_once()
-    assert "clock is +3600 s off" in report.skipped[0]
+    assert "by +3600 s" in report.skipped[0]
     own.advance(-HOUR)
     assert Maintainer(["t"], store=store, clock=own, checkpoint_every=1).run_once()[0].checkpoint == 1
 

@@ -273,17 +273,46 @@ def test_ids_from_outside_have_a_name_space_of_their_own(store: FakeStore, clock
     assert not ack.duplicate, "fenced by nobody"
 
 
-def test_looking_for_the_last_sequence_in_another_thread_does_not_fence_the_producer(
-    store: FakeStore, clock: FakeClock
-) -> None:
+def test_a_claim_in_another_thread_does_not_fence_the_producer(store: FakeStore, clock: FakeClock) -> None:
     producer = Producer("t", producer_id="p", store=store, clock=clock)
     with ThreadPoolExecutor(8) as pool:
-        calls = [
-            pool.submit(producer.last_sequence) if n % 2 else pool.submit(producer.send, rows(n)) for n in range(8)
-        ]
+        calls = [pool.submit(producer.claim) if n % 2 else pool.submit(producer.send, rows(n)) for n in range(8)]
         for call in calls:
             call.result()
     assert sorted(read(store)[0]) == [0, 2, 4, 6]
+
+
+def test_the_last_sequence_is_read_without_a_commit_and_fences_nobody(store: FakeStore, clock: FakeClock) -> None:
+    first = Producer("t", store=store, clock=clock, producer_id="p")
+    first.send(rows(0), sequence=0)
+    second = Producer("t", store=store, clock=clock, producer_id="p")
+    puts = store.requests["PUT"]
+    assert second.last_sequence() == 0
+    assert store.requests["PUT"] == puts
+    first.send(rows(1), sequence=1)
+    assert (first.last_sequence(), second.last_sequence()) == (1, 1)
+
+
+def test_a_claim_stops_the_older_producer_at_once_and_only_where_it_writes(store: FakeStore, clock: FakeClock) -> None:
+    old = [Producer("p4", store=store, clock=clock, producer_id="p", partition=n) for n in (1, 2)]
+    for producer in old:
+        producer.send(rows(0), sequence=0)
+    young = Producer("p4", store=store, clock=clock, producer_id="p", partition=1)
+    young.claim()
+    assert young.last_sequence(1) == 0
+    with pytest.raises(ProducerFenced):
+        old[0].send(rows(1), sequence=1)
+    with pytest.raises(ProducerFenced):
+        old[0].claim()
+    old[1].send(rows(1), sequence=1)
+    Producer("p4", store=store, clock=clock, producer_id="p").claim()
+    with pytest.raises(ProducerFenced):
+        old[1].send(rows(2), sequence=2)
+
+
+def test_only_an_id_can_be_claimed(store: FakeStore, clock: FakeClock) -> None:
+    with pytest.raises(ConfigError, match="producer_id"):
+        Producer("t", store=store, clock=clock).claim()
 
 
 def test_producers_of_one_process_share_entries_and_know_their_rows(store: FakeStore, clock: FakeClock) -> None:

@@ -120,7 +120,9 @@ def test_no_java_names_what_was_found_and_the_fix(tmp_path: Path) -> None:
 
 def test_broken_and_missing_installations_are_named(tmp_path: Path) -> None:
     broken = make_java(tmp_path / "broken", "17.0.1", exit_code=3)
-    with pytest.raises(ConfigError, match=r"JAVA_HOME: .*/gone/bin/java does not exist; PATH: .* does not run \(exit 3"):
+    with pytest.raises(
+        ConfigError, match=r"JAVA_HOME: .*/gone/bin/java does not exist; PATH: .* does not run \(exit 3"
+    ):
         find_java_home({"JAVA_HOME": str(tmp_path / "gone"), "PATH": path_with(broken / "bin")})
 
 

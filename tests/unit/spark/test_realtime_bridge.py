@@ -116,8 +116,8 @@ class Run:
         **jvm: object,
     ) -> None:
         self.bridge = Bridge(lanes=lanes, interval_s=interval_s)
-        self.jvm = FakeJvm(self.bridge.folder, lanes, transform, **jvm).start()  # type: ignore[arg-type]
-        assert self.bridge.wait_connected(SOON_S)
+        self.jvm = FakeJvm(self.bridge.listener.options, lanes, transform, **jvm).start()  # type: ignore[arg-type]
+        assert self.bridge.listener.wait_connected(SOON_S)
         options = {"topics": "in", "pipeline": "pipe", "output": "out", "metadata": "true", "skip": skip}
         if until:
             options["until"] = "now"
@@ -149,7 +149,7 @@ class Run:
         """Ends it, and makes sure that the lanes ended with it."""
         self.bridge.close()
         assert self.jvm.join()
-        assert not self.bridge.folder.exists()
+        assert not self.bridge.listener.folder.exists()
 
     def __enter__(self) -> Run:
         return self
@@ -400,8 +400,8 @@ def test_who_is_taken_over_stops(store: Store) -> None:
 
 def test_a_run_of_which_nothing_is_let_in_ends_without_a_trace(store: Store) -> None:
     bridge = Bridge(lanes=2, interval_s=0.0)
-    jvm = FakeJvm(bridge.folder, 2, doubled).start()
-    assert bridge.wait_connected(SOON_S)
+    jvm = FakeJvm(bridge.listener.options, 2, doubled).start()
+    assert bridge.listener.wait_connected(SOON_S)
     before = dict(store.objects)
     bridge.close()
     assert jvm.join()
@@ -411,7 +411,7 @@ def test_a_run_of_which_nothing_is_let_in_ends_without_a_trace(store: Store) -> 
 
 def test_lanes_that_do_not_come_are_not_waited_for_longer_than_asked() -> None:
     bridge = Bridge(lanes=2, interval_s=0.0)
-    jvm = FakeJvm(bridge.folder, 1, doubled).start()
-    assert not bridge.wait_connected(0.05)
+    jvm = FakeJvm(bridge.listener.options, 1, doubled).start()
+    assert not bridge.listener.wait_connected(0.05)
     bridge.close()
     assert jvm.join()

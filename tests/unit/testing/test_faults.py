@@ -44,7 +44,7 @@ def injector(*plans: Script | Chaos, clock: FakeClock | None = None) -> Injector
 
 
 def struck(found: Injector, op: Op, key: str) -> str | None:
-    shot = found.take(Request(op, (key,)))
+    shot = found.draw(Request(op, (key,)))
     return None if shot is None else shot.fault.kind
 
 
@@ -103,7 +103,7 @@ def test_added_rules_stand_behind_those_that_are_there() -> None:
 
 def test_what_had_nothing_to_do_is_given_back() -> None:
     found = injector(Script([Rule(Truncated(), op="GET")]))
-    shot = found.take(Request("GET", ("k",)))
+    shot = found.draw(Request("GET", ("k",)))
     assert shot is not None
     found.give_back(shot)
     assert struck(found, "GET", "k") == "Truncated"
@@ -241,7 +241,7 @@ def test_rules_come_before_chaos() -> None:
 def test_a_line_of_the_log_says_what_when_where_and_whether_it_was_applied() -> None:
     found = injector(Script([Rule(SlowDown())]))
     request = Request("PUT", ("t/a",))
-    shot = found.take(request)
+    shot = found.draw(request)
     assert shot is not None
     found.record(request, shot, applied=True, upstream=200)
     (line,) = found.log()

@@ -1,0 +1,245 @@
+"""One handle for topics below one root, and for what writes and reads them.
+
+A client holds the settings and the store, and closes the producers and consumers that it opened. It keeps nothing of
+what it has read: a ``Topic`` carries the logs that were opened for it, and whoever opens a producer, a consumer or an
+export with it, instead of the name, does not read the log again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+from brokerless.clock import SYSTEM, Clock
+from brokerless.consumer import Consumer
+from brokerless.errors import ConfigError
+from brokerless.export import export_topic
+from brokerless.forks import is_copy
+from brokerless.log.log import DEADLINE_S
+from brokerless.producer.producer import Producer
+from brokerless.schema import Schema
+from brokerless.settings import Settings
+from brokerless.store import open_store
+from brokerless.topics import create_topic, delete_topic, describe_topic, list_topics
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from brokerless.consumer import Batch
+    from brokerless.export import Exported
+    from brokerless.offsets import SavedPosition, Start
+    from brokerless.store import Store
+    from brokerless.topics import Topic
+
+
+class Client:
+    """Topics below one root. Nothing is sent before the first call; for threads of one process.
+
+    Args:
+        root: where the topics are, such as ``s3://bucket/prefix``. This and what is not given below comes from the
+            environment, ``.env`` and the profile (``Settings``).
+        profile: ``embedded``, ``minio`` or ``aws``.
+        endpoint, region: of the S3 server.
+        access_key, secret_key, session_token: credentials, instead of those of the surroundings.
+        settings: all of this in one value, instead.
+        store: instead of the one that the settings name.
+        clock: time, randomness and sleeping.
+
+    Raises:
+        ConfigError: a value that cannot work, or settings and a part of them.
+    """
+
+    def __init__(
+        self,
+        root: str | None = None,
+        *,
+        profile: str | None = None,
+        endpoint: str | None = None,
+        region: str | None = None,
+        access_key: str | None = None,
+        secret_key: str | None = None,
+        session_token: str | None = None,
+        settings: Settings | None = None,
+        store: Store | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        parts = {
+            "AWS_ENDPOINT_URL_S3": endpoint,
+            "AWS_REGION": region,
+            "AWS_ACCESS_KEY_ID": access_key,
+            "AWS_SECRET_ACCESS_KEY": secret_key,
+            "MINIO_S3_ACCESS_KEY": access_key,
+            "MINIO_S3_SECRET_ACCESS_KEY": secret_key,
+        }
+        given = {name: value for name, value in parts.items() if value is not None}
+        if settings is not None and (given or root is not None or profile is not None):
+            raise ConfigError("Give a Client either settings or root, profile, endpoint and credentials, not both.")
+        if (access_key is None) != (secret_key is None) or (session_token is not None and access_key is None):
+            raise ConfigError("Credentials are an access_key and a secret_key, and with them perhaps a session_token.")
+        if settings is None:
+            settings = Settings.load(profile=profile, root=root, environ={**os.environ, **given})
+            if access_key is not None:
+                settings = replace(settings, session_token=session_token)  # not the one that belongs to other keys
+        self.settings = settings
+        self._store = store
+        self._clock = clock
+        self._opened_in = os.getpid()
+        self._open: WeakSet[Producer | Consumer] = WeakSet()
+
+    @property
+    def store(self) -> Store:
+        """Where the topics are, for this process: connections do not survive a fork."""
+        return self._store or open_store(self.settings)
+
+    def topics(self) -> list[Topic]:
+        """Return all topics below the root, by name. What cannot be described is left out."""
+        return list_topics(self.store, clock=self._clock)
+
+    def topic(self, name: str) -> Topic:
+        """Return the topic as it is now, with its logs.
+
+        Raises:
+            TopicNotFound: there is none.
+        """
+        return describe_topic(self.store, name, clock=self._clock)
+
+    def create_topic(self, name: str, schema: Schema | str, *, partitions: int = 1, exist_ok: bool = False) -> Topic:
+        """Create a topic, or with ``exist_ok`` accept one that is the same already.
+
+        Args:
+            name: of the topic.
+            schema: its columns, also as text: ``"user string, at timestamp"``.
+            partitions: how many.
+            exist_ok: whether it may be there.
+
+        Raises:
+            TopicExists: it is there, with another schema or number of partitions, or ``exist_ok`` is False.
+            ConfigError, SchemaError: a bad name, number of partitions or schema.
+            ConditionalPutUnsupported: the store would let commits overwrite each other.
+        """
+        columns = Schema.parse(schema) if isinstance(schema, str) else schema
+        return create_topic(self.store, name, columns, partitions=partitions, exist_ok=exist_ok, clock=self._clock)
+
+    def delete_topic(self, name: str) -> None:
+        """End the topic's logs with tombstones; maintenance removes its objects later.
+
+        Raises:
+            TopicNotFound: there is none.
+        """
+        delete_topic(self.store, name, clock=self._clock)
+
+    def producer(
+        self,
+        topic: str | Topic,
+        *,
+        producer_id: str | None = None,
+        key: str | None = None,
+        partition: int | None = None,
+        linger_s: float = 0.1,
+        batch_rows: int = 100_000,
+        batch_bytes: int = 16 * 2**20,
+        buffer_bytes: int = 64 * 2**20,
+        delivery_timeout_s: float = DEADLINE_S,
+    ) -> Producer:
+        """Open a producer of this topic; arguments and errors are those of ``Producer``."""
+        producer = Producer(
+            topic,
+            producer_id=producer_id,
+            key=key,
+            partition=partition,
+            linger_s=linger_s,
+            batch_rows=batch_rows,
+            batch_bytes=batch_bytes,
+            buffer_bytes=buffer_bytes,
+            delivery_timeout_s=delivery_timeout_s,
+            store=self.store,
+            clock=self._clock,
+        )
+        self._opened().add(producer)
+        return producer
+
+    def consumer(
+        self,
+        topics: str | Topic | Sequence[str | Topic],
+        *,
+        start: Start = "latest",
+        partitions: Sequence[int] | None = None,
+        idle_poll_max_s: float = 0.25,
+        batch_bytes: int = 64 * 2**20,
+        accept_rewrites: bool = False,
+    ) -> Consumer:
+        """Open a consumer of one or several topics; arguments and errors are those of ``Consumer``."""
+        consumer = Consumer(
+            topics,
+            start=start,
+            partitions=partitions,
+            idle_poll_max_s=idle_poll_max_s,
+            batch_bytes=batch_bytes,
+            accept_rewrites=accept_rewrites,
+            store=self.store,
+            clock=self._clock,
+        )
+        self._opened().add(consumer)
+        return consumer
+
+    def export(
+        self,
+        topic: str | Topic,
+        path: Path,
+        *,
+        start: Start | SavedPosition = "beginning",
+        once: bool = False,
+        expect: int | None = None,
+        timeout_s: float | None = None,
+        stop: threading.Event | None = None,
+        on_batches: Callable[[Sequence[Batch]], None] | None = None,
+        raw: bool = False,
+        accept_rewrites: bool = False,
+    ) -> Exported:
+        """Write a topic's messages to a file; arguments and errors are those of ``export_topic``."""
+        return export_topic(
+            topic,
+            path,
+            store=self.store,
+            start=start,
+            once=once,
+            expect=expect,
+            timeout_s=timeout_s,
+            stop=stop,
+            on_batches=on_batches,
+            raw=raw,
+            accept_rewrites=accept_rewrites,
+            clock=self._clock,
+        )
+
+    def close(self) -> None:
+        """Close the producers, which commit what is buffered, and the consumers that this client opened.
+
+        The client itself can still be used. A forked process closes what it has opened itself.
+
+        Raises:
+            UsageError: called by a callback of one of the producers; the others are closed.
+        """
+        opened = self._opened()
+        with contextlib.ExitStack() as stack:  # all of them, whatever one raises
+            while opened:
+                stack.callback(opened.pop().close)
+
+    def _opened(self) -> WeakSet[Producer | Consumer]:
+        if is_copy(self._opened_in):
+            self._opened_in, self._open = os.getpid(), WeakSet()
+        return self._open
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

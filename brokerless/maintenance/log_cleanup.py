@@ -1,0 +1,107 @@
+"""Write checkpoints of a log, and remove old entries below them.
+
+Invariants: an entry is removed only if it is older than the log retention and below a checkpoint that has been readable
+for the settle time. Only entries at the beginning of the log are removed, and never past a missing one.
+"""
+
+from __future__ import annotations
+
+from itertools import takewhile
+from typing import TYPE_CHECKING, Final, cast
+
+from brokerless.errors import LogIncomplete, StoreError
+from brokerless.log.checkpoint import read_checkpoint
+from brokerless.log.log import DeltaLog
+from brokerless.maintenance.checkpoints import LogCopy
+from brokerless.maintenance.step import ENTRY, LogEnd, TableStep, Work, batches
+
+if TYPE_CHECKING:
+    from brokerless.store import ObjectInfo, Store
+
+_CLOCK_OFF_S: Final = 1800.0  # of this machine's clock, by which delta-rs drops tombstones: far below their retention
+
+
+class LogCleanup(TableStep):
+    """Two steps: write a checkpoint that is due, and remove old entries."""
+
+    def write_checkpoint(self, log: DeltaLog, end: LogEnd, work: Work) -> None:
+        """Write a checkpoint if enough commits came after the last one."""
+        if end.last - (-1 if end.hint is None else end.hint) < self._checkpoint_every:
+            return
+        if abs(work.time.ahead_s) > _CLOCK_OFF_S:
+            work.skipped.append(
+                f"checkpoint: this machine's clock differs from the store's by {work.time.ahead_s:+.0f} s, which would "
+                "drop the wrong tombstones; set the clock"
+            )
+            return
+        with LogCopy(self._store, log.table) as copy:
+            state = self._load(DeltaLog(cast("Store", copy), log.table, clock=self._clock), end)
+            if state.metadata.deleted:
+                return  # the log of a deleted topic does not grow
+            self._rules(log, state.metadata)
+            try:
+                copy.write_checkpoint(state.version)
+            except ImportError:
+                work.skipped.append("checkpoint: deltalake is not installed; install brokerless with its extra 'local'")
+                return
+        work.checkpoint = state.version
+
+    def clean_log(self, log: DeltaLog, end: LogEnd, work: Work) -> None:
+        """Remove entries and checkpoints that are older than the retention and below a settled checkpoint."""
+        hint = log.checkpoint_version()
+        if hint is None:
+            return
+        now_s = work.time.now_s
+        folder = f"{log.table}/_delta_log"
+        settled = -1
+        # First the checkpoint that the hint names: on a quiet topic it is the only one.
+        for version, info in self._versioned(folder, after=f"{folder}/{hint:020d}"):
+            if version != hint:
+                break
+            if ".checkpoint." in info.path and now_s - info.modified_s >= self._settle_s:
+                settled = hint
+        retention_s = self._log_retention_s
+        old: list[tuple[int, ObjectInfo]] = []
+        last: int | None = None
+        for version, info in self._versioned(folder):
+            last = _next_entry(log, last, version, info, alone=len(old) == 1)
+            # Only a prefix is removed: readers and ``earliest`` rely on the first entry that exists.
+            if version >= hint or now_s - info.modified_s < retention_s:
+                break
+            old.append((version, info))
+        while True:
+            expired = list(takewhile(lambda found: now_s - found[1].modified_s >= retention_s, old))  # noqa: B023
+            # A checkpoint that is older than the retention has settled too.
+            base = max([settled, *(version for version, info in expired if ".checkpoint." in info.path)])
+            expired_below = [info for version, info in expired if version < base]
+            if not expired_below:
+                return
+            # The checkpoint that replaces them is read before they are removed: a damaged one would lose the table.
+            checkpoint = read_checkpoint(self._store, log.table, base, with_files=False)
+            if checkpoint is None:
+                raise StoreError(f"{log.uri}: checkpoint {base} is incomplete, so the entries below it are retained.")
+            rules = self._rules(log, checkpoint.metadata)
+            if rules.log_retention_s <= retention_s:
+                break
+            retention_s = rules.log_retention_s
+        for batch in self._in_time(batches(expired_below), work):
+            self._store.delete([info.path for info in batch])
+            work.entries_removed += sum(bool(ENTRY.fullmatch(info.path)) for info in batch)
+            work.bytes_removed += sum(info.size for info in batch)
+
+
+def _next_entry(log: DeltaLog, last: int | None, version: int, info: ObjectInfo, *, alone: bool) -> int | None:
+    """Return the last entry's version with this object, and raise an error if an entry before it is missing.
+
+    Once the entries before it are removed, nobody can see that it is missing. A single entry at the beginning is
+    accepted, because a writer that was suspended may have written it; but not entry 0.
+    """
+    if not ENTRY.fullmatch(info.path):
+        return last
+    if last is not None and version != last + 1 and (last == 0 or not alone):
+        raise LogIncomplete(
+            f"Entry {last + 1} of the log of {log.uri} is missing, but entry {version} exists: it is late, lost or not "
+            "yet restored. No entry was removed. Restore it; 'brokerless verify' shows what else is missing.",
+            version=last + 1,
+        )
+    return version

@@ -1,0 +1,720 @@
+"""The checker, checked: each kind of fault is found in random histories, and clean ones are left alone."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from brokerless.testing.history import check, check_pipeline, log_order
+from brokerless.testing.history.events import Event
+from brokerless.testing.history.verdict import KINDS, SHOWN
+
+CLEAN = 1000
+FAULTY_OF_A_KIND = 100
+
+# What a fault of one kind may look like, besides: a reader that is given a commit twice also goes back for it, and of
+# two readers that disagree nobody knows which one is right. A zombie has often not given up its partition.
+COMPANIONS = {
+    "duplicate-delivery": {"non-monotonic-poll", "reordered"},
+    "inconsistent-offset": {"duplicate", "reordered"},
+    "zombie-write": {"two-owners"},
+}
+
+
+@dataclass
+class Call:
+    """A send on its way: which rows go where, what will be said about each partition, and where they landed."""
+
+    number: int
+    ids: list[int]
+    parts: dict[int, list[int]]
+    plan: dict[int, str]
+    landed: dict[int, int] = field(default_factory=dict)
+    done: bool = False  # nothing more lands
+
+
+@dataclass
+class Sender:
+    name: str
+    queued: bool
+    incarnation: int = 0
+    calls: list[Call] = field(default_factory=list)
+    resend: Call | None = None
+
+    @property
+    def process(self) -> str:
+        return f"{self.name}-{self.incarnation}"
+
+
+@dataclass
+class Reader:
+    process: str
+    at: dict[int, tuple[int, int]]
+
+
+class World:
+    """Partitions, producers, readers and a group that behave as they should, in a random order of steps."""
+
+    def __init__(self, seed: int, fault: str | None = None) -> None:
+        self.rng = random.Random(seed)
+        self.events: list[Event] = []
+        self.numbers = iter(range(1, 10**9))
+        self.logs: list[list[list[int]]] = [[[]] for _ in range(self.rng.randint(1, 3))]  # version 0 has no messages
+        self.senders = [Sender(f"p{n}", self.rng.random() < 0.4) for n in range(self.rng.randint(1, 3))]
+        self.readers: list[Reader] = []
+        self.owners: dict[int, Reader] = {}
+        self.committed: dict[int, tuple[int, int]] = {}
+        steps = self.rng.randint(15, 60)
+        planted_at = self.rng.randrange(steps)
+        for step in range(steps):
+            if fault and step == planted_at:
+                getattr(self, f"plant_{fault.replace('-', '_')}")()
+            self.rng.choice([self.produce, self.produce, self.read, self.read, self.work, self.upset])()
+        for sender in self.senders:
+            while sender.calls:
+                self.advance(sender, sender.calls[0])
+        last = self.open_reader(dict.fromkeys(range(len(self.logs)), (0, 0)))
+        for partition in range(len(self.logs)):
+            self.deliver(last, partition, 1000)
+
+    def emit(self, process: str, op: Any, outcome: Any, **fields: Any) -> None:
+        self.events.append(Event(len(self.events), process, op, outcome, topic="t", **fields))
+
+    def number(self) -> int:
+        return next(self.numbers)
+
+    # Producers
+
+    def produce(self) -> None:
+        sender = self.rng.choice(self.senders)
+        if sender.calls and (not sender.queued or self.rng.random() < 0.6):
+            self.advance(sender, sender.calls[0])
+        else:
+            self.begin(sender)
+
+    def begin(self, sender: Sender) -> Call:
+        again, sender.resend = sender.resend, None
+        if again is not None:
+            call = Call(self.number(), again.ids, again.parts, dict.fromkeys(again.parts, "ok"), dict(again.landed))
+        else:
+            ids = [self.number() for _ in range(self.rng.randint(1, 4))]
+            chosen = self.rng.sample(range(len(self.logs)), self.rng.randint(1, min(2, len(self.logs))))
+            parts: dict[int, list[int]] = {}
+            for one in ids:
+                parts.setdefault(self.rng.choice(chosen), []).append(one)
+            plan = {p: self.rng.choices(["ok", "fail", "unknown"], [8, 1, 1])[0] for p in parts}
+            if "unknown" in plan.values():  # then nothing that is not acknowledged may be called failed
+                plan = {p: "unknown" if said == "fail" else said for p, said in plan.items()}
+            call = Call(self.number(), ids, parts, plan)
+        sender.calls.append(call)
+        self.emit(
+            sender.process, "send", "invoke", call=call.number, ids=call.ids, queued=sender.queued, producer=sender.name
+        )
+        return call
+
+    def advance(self, sender: Sender, call: Call) -> None:
+        """Lands the call if that is still to be done, otherwise reports it."""
+        if not call.done:
+            known = set(call.landed)
+            for partition, said in call.plan.items():
+                if partition not in known and (said == "ok" or (said == "unknown" and self.rng.random() < 0.5)):
+                    call.landed[partition] = self.append(partition, call.parts[partition])
+            call.done = True
+            call.plan = {p: "duplicate" if p in known else said for p, said in call.plan.items()}
+            return
+        sender.calls.remove(call)
+        self.report(sender, call)
+        if "unknown" in call.plan.values() and self.rng.random() < 0.5:
+            sender.resend = call
+
+    def report(self, sender: Sender, call: Call) -> None:
+        good = [p for p, said in call.plan.items() if said in ("ok", "duplicate")]
+        acks = [[p, -1 if call.plan[p] == "duplicate" else call.landed[p], 0, len(call.parts[p])] for p in good]
+        fields = {"call": call.number, "producer": sender.name}
+        if len(good) == len(call.parts):
+            self.emit(sender.process, "send", "ok", acks=acks, **fields)
+            return
+        acknowledged = {one for p in good for one in call.parts[p]}
+        if good:
+            ids = [one for one in call.ids if one in acknowledged]
+            self.emit(sender.process, "send", "ok", acks=acks, ids=ids, **fields)
+        rest = [one for one in call.ids if one not in acknowledged]
+        outcome = "unknown" if "unknown" in call.plan.values() else "fail"
+        self.emit(sender.process, "send", outcome, ids=rest, **fields)
+
+    def append(self, partition: int, ids: list[int]) -> int:
+        if self.rng.random() < 0.1:
+            self.logs[partition].append([])  # a claim, or a rewrite: no messages
+        self.logs[partition].append(list(ids))
+        return len(self.logs[partition]) - 1
+
+    def kill(self, sender: Sender) -> None:
+        """Its calls end nowhere; what is on its way lands before its successor begins, or never."""
+        for call in sender.calls:
+            if not call.done:
+                for partition in call.parts:
+                    if partition not in call.landed and self.rng.random() < 0.5:
+                        call.landed[partition] = self.append(partition, call.parts[partition])
+                if self.rng.random() < 0.5:
+                    break
+        if sender.calls and not sender.queued:
+            sender.resend = sender.calls[-1]
+        sender.calls = []
+        sender.incarnation += 1
+
+    # Readers
+
+    def open_reader(self, at: dict[int, tuple[int, int]], group: str | None = None) -> Reader:
+        reader = Reader(f"r{self.number()}", at)
+        for partition, offset in at.items():
+            self.emit(reader.process, "assign", "ok", partition=partition, offset=offset, group=group)
+        return reader
+
+    def place(self, partition: int) -> tuple[int, int]:
+        """Somewhere in a log, now and then within a commit."""
+        version = self.rng.randint(0, len(self.logs[partition]))
+        rows = len(self.logs[partition][version]) if version < len(self.logs[partition]) else 0
+        return version, self.rng.randrange(rows) if rows and self.rng.random() < 0.3 else 0
+
+    def read(self) -> None:
+        if not self.readers or self.rng.random() < 0.2:
+            self.readers.append(self.open_reader({p: self.place(p) for p in range(len(self.logs))}))
+        reader = self.rng.choice(self.readers)
+        call = self.number()
+        for partition in reader.at:
+            self.deliver(reader, partition, self.rng.randint(0, 4), call=call)
+
+    def deliver(self, reader: Reader, partition: int, commits: int, *, call: int | None = None) -> None:
+        call = call or self.number()
+        version, index = reader.at[partition]
+        for _ in range(commits):
+            if version >= len(self.logs[partition]):
+                break
+            ids = self.logs[partition][version][index:]
+            fields: dict[str, Any] = {"ids": ids, "offset": (version, index)} if ids else {}
+            self.emit(reader.process, "poll", "ok", call=call, partition=partition, next=(version + 1, 0), **fields)
+            version, index = version + 1, 0
+        reader.at[partition] = (version, index)
+
+    # The group
+
+    def work(self) -> None:
+        partition = self.rng.randrange(len(self.logs))
+        owner = self.owners.get(partition) or self.hand_over(partition)
+        self.deliver(owner, partition, self.rng.randint(0, 3))
+        if self.rng.random() < 0.7:
+            self.commit(owner, partition)
+
+    def hand_over(self, partition: int, *, crashed: bool = False) -> Reader:
+        owner = self.owners.pop(partition, None)
+        if owner is not None and not crashed:
+            self.emit(owner.process, "release", "ok", partition=partition, group="g")
+        start = self.committed.get(partition) or (0, 0)
+        self.owners[partition] = self.open_reader({partition: start}, "g")
+        return self.owners[partition]
+
+    def commit(self, owner: Reader, partition: int, outcome: str | None = None) -> None:
+        outcome = outcome or self.rng.choices(["ok", "fail", "unknown", "none"], [8, 1, 1, 1])[0]
+        fields = {"call": self.number(), "partition": partition, "group": "g", "offset": owner.at[partition]}
+        self.emit(owner.process, "commit", "invoke", **fields)
+        if outcome == "ok" or (outcome != "fail" and self.rng.random() < 0.5):
+            self.committed[partition] = owner.at[partition]
+        if outcome != "none":
+            self.emit(owner.process, "commit", outcome, **fields)
+
+    def upset(self) -> None:
+        """What happens to programs: kills, seeks, restarts and handovers."""
+        partition = self.rng.randrange(len(self.logs))
+        kind = self.rng.randrange(5)
+        if kind == 0:
+            self.kill(self.rng.choice(self.senders))
+        elif kind == 1 and self.readers:
+            reader = self.rng.choice(self.readers)
+            reader.at[partition] = self.place(partition)
+            self.emit(reader.process, "assign", "ok", partition=partition, offset=reader.at[partition])
+        elif kind == 2 and self.readers:
+            reader = self.rng.choice(self.readers)
+            reader.process = f"r{self.number()}"  # goes on where it was, and does not say so
+        elif kind == 3:
+            self.hand_over(partition, crashed=self.rng.random() < 0.5)
+        elif partition in self.owners:
+            # The same process may get it again after it gave it up.
+            owner = self.owners[partition]
+            self.emit(owner.process, "release", "ok", partition=partition, group="g")
+            owner.at[partition] = self.committed.get(partition) or (0, 0)
+            self.emit(owner.process, "assign", "ok", partition=partition, group="g", offset=owner.at[partition])
+
+    # Faults
+
+    def sure_call(
+        self, *, rows: int = 0, sender: Sender | None = None, partition: int | None = None
+    ) -> tuple[Sender, Call, int]:
+        """A call of its own producer, to one partition, that ends well if it is landed and reported."""
+        sender = sender or Sender(f"x{self.number()}", queued=False)
+        partition = self.rng.randrange(len(self.logs)) if partition is None else partition
+        ids = [self.number() for _ in range(rows or self.rng.randint(1, 4))]
+        call = Call(self.number(), ids, {partition: ids}, {partition: "ok"})
+        self.emit(sender.process, "send", "invoke", call=call.number, ids=ids, producer=sender.name)
+        return sender, call, partition
+
+    def sure_commit(self, **more: Any) -> tuple[int, int]:
+        sender, call, partition = self.sure_call(**more)
+        call.landed[partition] = self.append(partition, call.ids)
+        self.report(sender, call)
+        return partition, call.landed[partition]
+
+    def others_between(self) -> None:
+        for _ in range(self.rng.randrange(3)):
+            self.rng.choice([self.produce, self.read])()
+
+    def plant_lost(self) -> None:
+        sender, call, partition = self.sure_call()
+        if self.rng.random() < 0.3:  # called a duplicate, and not there
+            call.plan[partition] = "duplicate"
+            self.others_between()
+            self.report(sender, call)
+            self.sure_commit(sender=sender, partition=partition)
+            return
+        call.landed[partition] = self.append(partition, call.ids[: self.rng.randrange(len(call.ids))])
+        self.others_between()
+        self.report(sender, call)
+
+    def plant_duplicate(self) -> None:
+        sender, call, partition = self.sure_call()
+        call.landed[partition] = self.append(partition, call.ids)
+        self.others_between()
+        again = self.rng.randrange(len(self.logs))
+        self.append(again, [self.rng.choice(call.ids)] if self.rng.random() < 0.5 else call.ids)
+        self.report(sender, call)
+
+    def plant_duplicate_delivery(self) -> None:
+        partition, version = self.sure_commit()
+        reader = self.open_reader({partition: (self.rng.randint(0, version), 0)})
+        number = self.number()
+        self.deliver(reader, partition, 1000, call=number)
+        reader.at[partition] = (version, self.rng.randrange(len(self.logs[partition][version])))
+        self.deliver(reader, partition, 1, call=self.rng.choice([number, None]))
+
+    def plant_phantom(self) -> None:
+        self.append(self.rng.randrange(len(self.logs)), [-self.number()])
+
+    def plant_failed_but_seen(self) -> None:
+        sender, call, partition = self.sure_call()
+        if self.rng.random() < 0.5:
+            call.landed[partition] = self.append(partition, call.ids)
+        call.plan[partition] = "fail"
+        self.report(sender, call)
+        self.others_between()
+        if partition not in call.landed:
+            self.append(partition, call.ids)
+
+    def plant_gap(self) -> None:
+        if self.rng.random() < 0.3:
+            partition, version = self.sure_commit()
+            owner = self.hand_over(partition)
+            self.deliver(owner, partition, 1000)
+            self.commit(owner, partition, "ok")
+            self.sure_commit()
+            self.committed[partition] = (self.committed[partition][0] + self.rng.randint(1, 3), 0)
+            self.hand_over(partition)
+            self.owners.pop(partition)
+            self.committed[partition] = (0, 0)
+            return
+        partition, version = self.sure_commit(rows=3)
+        reader = self.open_reader({partition: (self.rng.randint(0, version), 0)})
+        self.deliver(reader, partition, version - reader.at[partition][0])
+        self.others_between()
+        reader.at[partition] = (version + 1, 0) if self.rng.random() < 0.5 else (version, self.rng.randint(1, 2))
+        self.append(partition, [])
+        self.deliver(reader, partition, 1)
+
+    def plant_reordered(self) -> None:
+        kind = self.rng.randrange(3)
+        if kind == 0:  # a late first call, whose outcome was unknown
+            sender, first, partition = self.sure_call()
+            first.plan[partition] = "unknown"
+            self.report(sender, first)
+            _, second, other = self.sure_call(sender=sender)
+            second.landed[other] = self.append(other, second.ids)
+            self.report(sender, second)
+            self.others_between()
+            self.append(other, first.ids)
+        elif kind == 1:  # rows of one call, whose end nobody heard of
+            _, call, partition = self.sure_call(rows=3)
+            self.append(partition, [call.ids[1], call.ids[0], call.ids[2]])
+        else:  # two commits change places in a reader's poll
+            partition, version = self.sure_commit()
+            end = self.append(partition, [])
+            self.emit("w-0", "send", "invoke", call=-1, ids=[-1], producer="w")
+            last = self.append(partition, [-1])
+            reader = self.open_reader({partition: (version, 0)})
+            number = self.number()
+            reader.at[partition] = (last, 0)
+            self.deliver(reader, partition, 1, call=number)
+            reader.at[partition] = (version, 0)
+            self.deliver(reader, partition, end - version + 1, call=number)
+
+    def plant_non_monotonic_poll(self) -> None:
+        partition, version = self.sure_commit()
+        self.emit("w-0", "send", "invoke", call=-1, ids=[-1], producer="w")
+        last = self.append(partition, [-1])
+        reader = self.open_reader({partition: (version, 0)})
+        reader.at[partition] = (last, 0)
+        self.deliver(reader, partition, 1)
+        self.others_between()
+        reader.at[partition] = (version, 0)
+        self.deliver(reader, partition, last - version)
+
+    def plant_two_owners(self) -> None:
+        partition, _ = self.sure_commit()
+        old = self.hand_over(partition)
+        self.others_between()
+        at = dict(old.at)
+        if self.rng.random() < 0.5:  # still working
+            self.hand_over(partition, crashed=True)
+            self.others_between()
+            old.at = at
+            self.deliver(old, partition, 1)
+        else:  # gave it up too late
+            self.hand_over(partition, crashed=True)
+            self.emit(old.process, "release", "ok", partition=partition, group="g")
+
+    def plant_zombie_write(self) -> None:
+        if self.rng.random() < 0.5:
+            partition, _ = self.sure_commit()
+            old = self.hand_over(partition)
+            self.commit(old, partition, "ok")
+            if self.rng.random() < 0.5:
+                self.emit(old.process, "release", "ok", partition=partition, group="g")
+            new = self.hand_over(partition, crashed=True)
+            self.commit(new, partition, "ok")
+            self.others_between()
+            self.commit(old, partition, "ok")
+            return
+        name = f"x{self.number()}"
+        partition = None
+        for incarnation in (0, 1, 0):
+            sender = Sender(name, queued=False, incarnation=incarnation)
+            ids = [self.number()]
+            partition = self.rng.randrange(len(self.logs)) if partition is None else partition
+            call = Call(self.number(), ids, {partition: ids}, {partition: "ok"})
+            self.emit(sender.process, "send", "invoke", call=call.number, ids=ids, producer=name)
+            call.landed[partition] = self.append(partition, ids)
+            self.others_between()
+            self.report(sender, call)
+
+    def plant_inconsistent_offset(self) -> None:
+        if self.rng.random() < 0.5:  # the acknowledgement names another place
+            sender, call, partition = self.sure_call()
+            call.landed[partition] = self.append(partition, call.ids) + self.rng.choice([-1, 1])
+            self.report(sender, call)
+            return
+        partition, version = self.sure_commit(rows=2)
+        reader = self.open_reader({partition: (version, 0)})
+        self.logs[partition][version].reverse()
+        self.deliver(reader, partition, 1)
+        self.logs[partition][version].reverse()
+
+
+def kinds(seed: int, fault: str | None = None) -> set[str]:
+    return set(check(World(seed, fault).events).found)
+
+
+def test_clean_histories_raise_no_alarm() -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(CLEAN):
+        verdict = check(World(seed).events)
+        assert verdict.ok, f"seed {seed}: {verdict.text()}"
+        counts.update(verdict.counts)
+    # All of it occurs, or this would prove nothing.
+    for name in ("messages_acknowledged", "failed", "of_unknown_outcome", "seen", "readers"):
+        assert counts[name] > CLEAN, counts
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_planted_fault_is_found_and_named(kind: str) -> None:
+    allowed = {kind} | COMPANIONS.get(kind, set())
+    for seed in range(FAULTY_OF_A_KIND):
+        found = kinds(seed, kind)
+        assert kind in found, f"seed {seed}: only {found or 'nothing'}"
+        assert found <= allowed, f"seed {seed}: {found - allowed}"
+
+
+def test_there_are_a_thousand_faulty_histories() -> None:
+    assert len(KINDS) * FAULTY_OF_A_KIND >= 1000
+
+
+# One small history for each rule, to be read
+
+
+def sent(ids: list[Any], *, process: str = "p", call: int = 1, queued: bool = False) -> Event:
+    return Event(0, process, "send", "invoke", call, "t", ids=ids, queued=queued)
+
+
+def acked(*acks: list[int], process: str = "p", call: int = 1, **more: Any) -> Event:
+    return Event(0, process, "send", "ok", call, "t", acks=acks, **more)
+
+
+def polled(ids: list[Any], version: int, index: int = 0, *, process: str = "r", call: int = 9, **more: Any) -> Event:
+    return Event(
+        0, process, "poll", "ok", call, "t", 0, ids=ids, offset=(version, index), next=(version + 1, 0), **more
+    )
+
+
+def began(version: int, *, process: str = "r", **more: Any) -> Event:
+    return Event(0, process, "assign", "ok", 0, "t", 0, offset=(version, 0), **more)
+
+
+def moved(version: int, *, process: str = "r") -> Event:
+    return Event(0, process, "poll", "ok", 9, "t", 0, next=(version, 0))
+
+
+def test_the_evidence_of_a_lost_message_names_its_events() -> None:
+    verdict = check([began(1), sent(["a", "b"]), acked([0, 1, 0, 2]), polled(["a"], 1)])
+    (finding,) = verdict.findings
+    assert finding.kind == "lost"
+    assert finding.events == (2, 3, 4)
+    assert "'b' was acknowledged at t/0 1:0 to 1:1" in finding.text
+
+
+DUPLICATE = [0, -1, 0, 1]
+RESENT = [sent(["a"]), acked(DUPLICATE), sent(["b"], call=2), acked([0, 7, 0, 1], call=2)]
+
+
+def test_a_duplicate_that_is_not_in_the_log_is_lost() -> None:
+    verdict = check([began(1), *RESENT, moved(7)])
+    (finding,) = verdict.findings
+    assert (finding.kind, finding.events) == ("lost", (2, 3, 6))
+    assert finding.text == "'a' was acknowledged at t/0 before 7:0, and readers went past it without it"
+    assert check([began(1), polled(["a"], 3), *RESENT, polled(["b"], 7)]).ok  # whoever sent it
+
+
+def test_a_duplicate_is_lost_in_no_partition_that_is_not_read_to_its_end() -> None:
+    both = [sent(["a", "c"]), acked(DUPLICATE, [1, -1, 0, 1]), *RESENT[2:]]
+    assert check([began(1), *both, moved(7)]).counts["unread"] == 3
+    other = [sent(["d"], call=3), acked([1, 4, 0, 1], call=3)]
+    read = [event._replace(partition=1) for event in (began(1), moved(4))]
+    assert check([began(1), *both, *other, moved(7)]).ok
+    assert check([began(1), *both, *other, moved(7), *read]).found == {"lost": 2}
+    assert check([began(1), *both, *other, polled(["c"], 3), moved(7), *read]).found == {"lost": 1}
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [began(2), *RESENT, moved(7)],  # may be below where the log begins by now
+        [began(1), *RESENT, moved(6)],
+        [began(1), *RESENT[:2], moved(99)],  # nothing says where the log ended then
+        [began(1), *RESENT[2:], *RESENT[:2], polled(["b"], 7), moved(99)],
+        [began(1), RESENT[0], *RESENT[2:], RESENT[1], polled(["b"], 7), moved(99)],  # nor does what began before
+        [
+            began(1),
+            *RESENT[:2],
+            sent(["b"], process="q"),
+            acked([0, 7, 0, 1], process="q"),
+            polled(["b"], 7),
+        ],  # other clocks
+        [began(1), *RESENT[:2], sent(["b"], call=2), acked([1, 7, 0, 1], call=2), moved(99)],
+        [began(1), *RESENT[:2], sent(["b"], call=2), acked(DUPLICATE, call=2), moved(99)],
+    ],
+)
+def test_a_duplicate_that_may_be_elsewhere_is_not_judged(events: list[Event]) -> None:
+    verdict = check(events)
+    assert verdict.ok, verdict.text()
+    assert verdict.counts["unread"]
+
+
+def test_what_no_reader_reached_is_counted_and_not_judged() -> None:
+    verdict = check([began(1), sent(["a"]), acked([0, 7, 0, 1]), moved(7)])
+    assert verdict.ok
+    assert verdict.counts["unread"] == 1
+    assert check([began(1), sent(["a"]), acked([0, 7, 0, 1]), moved(8)]).found == {"lost": 1}
+
+
+def test_a_reader_that_began_behind_a_message_does_not_miss_it() -> None:
+    assert check([began(8), sent(["a"]), acked([0, 7, 0, 1]), moved(9)]).ok
+
+
+def test_an_unknown_outcome_may_be_there_once_or_not_at_all() -> None:
+    unknown = Event(0, "p", "send", "unknown", 1, "t")
+    assert check([sent(["a"]), unknown, moved(9)]).ok
+    assert check([sent(["a"]), unknown, polled(["a"], 1)]).ok
+    assert check([sent(["a"]), polled(["a"], 1)]).ok  # killed before it heard anything
+    assert check([sent(["a"]), unknown, polled(["a"], 1), polled(["a"], 2)]).found == {"duplicate": 1}
+
+
+def test_failed_at_first_and_sent_again_is_no_fault() -> None:
+    failed = Event(0, "p", "send", "fail", 1, "t")
+    again = [sent(["a"], call=2), acked([0, 3, 0, 1], call=2)]
+    assert check([sent(["a"]), failed, *again, polled(["a"], 3)]).ok
+    assert check([sent(["a"]), failed, polled(["a"], 3)]).found == {"failed-but-seen": 1}
+    failed_again = [sent(["a"], call=2), Event(0, "p", "send", "fail", 2, "t")]
+    assert check([sent(["a"]), failed, *failed_again, polled(["a"], 3)]).found == {"failed-but-seen": 1}
+    assert check([sent(["a"]), acked([0, 3, 0, 1]), *failed_again, polled(["a"], 3)]).ok
+
+
+def test_part_of_a_call_can_fail() -> None:
+    part = [acked([0, 1, 0, 1], ids=["a"]), Event(0, "p", "send", "fail", 1, "t", ids=["b"])]
+    assert check([began(1), sent(["a", "b"]), *part, polled(["a"], 1)]).ok
+    assert check([began(1), sent(["a", "b"]), *part, polled(["a"], 1), polled(["b"], 2)]).found == {
+        "failed-but-seen": 1
+    }
+    assert check([began(1), sent(["a", "b"]), *part, moved(3)]).found == {"lost": 1}
+
+
+def test_of_several_acknowledgements_any_may_hold_a_message() -> None:
+    spread = [began(1), sent(["a", "b"]), acked([0, 1, 0, 1], [0, 2, 0, 1])]
+    assert check([*spread, polled(["b"], 1), polled(["a"], 2)]).found == {"reordered": 1}
+    assert check([*spread, polled(["a"], 1), polled(["b"], 2)]).ok
+    assert check([*spread, polled(["a"], 1), polled(["b"], 3)]).found == {"inconsistent-offset": 1}
+    assert check([*spread, polled(["a"], 1), moved(3)]).found == {"lost": 1}
+    assert check([*spread, polled(["a"], 1)]).ok  # not past the second one yet
+
+
+def test_calls_that_overlap_have_no_order_but_queued_ones_do() -> None:
+    seen = [polled(["b"], 1), polled(["a"], 2)]
+    overlap = [sent(["a"]), sent(["b"], call=2)]
+    assert check([*overlap, *seen]).ok
+    assert check([sent(["a"], queued=True), sent(["b"], call=2, queued=True), *seen]).found == {"reordered": 1}
+    assert check([sent(["a"]), acked([0, 2, 0, 1]), sent(["b"], call=2), *seen]).found == {"reordered": 1}
+    assert check([sent(["a"], process="q"), acked([0, 2, 0, 1], process="q"), sent(["b"], call=2), *seen]).ok
+
+
+def test_a_seek_may_go_back_and_a_poll_may_not() -> None:
+    both = [polled(["a"], 1), polled(["b"], 2, call=10)]
+    assert check([*both, began(1), *both]).ok
+    assert check([*both, *both]).found == {"duplicate-delivery": 2, "non-monotonic-poll": 1}
+
+
+def test_the_middle_of_a_commit_is_no_place_to_begin() -> None:
+    assert check([began(1), polled(["b"], 1, 1)]).found == {"gap": 1}
+    assert check([Event(0, "r", "assign", "ok", 0, "t", 0, offset=(1, 1)), polled(["b"], 1, 1)]).ok
+    assert check([polled(["b"], 1, 1)]).ok  # where it began is not known
+
+
+def test_a_skipped_row_is_one_gap_even_if_others_saw_it() -> None:
+    others = polled(["a", "b"], 1, process="s")
+    assert check([others, began(1), polled(["b"], 1, 1)]).found == {"gap": 1}
+    assert check([others, began(1), polled(["a"], 1), moved(2)]).found == {"gap": 1}
+
+
+def test_who_is_told_to_read_anew_begins_wherever_it_begins() -> None:
+    anew = Event(0, "r", "assign", "ok", 0, "t", 0)  # from where is not known
+    assert check([polled(["a"], 1), polled(["b"], 2, call=10), anew, polled(["a"], 1, call=11)]).ok
+
+
+def test_readers_that_disagree_are_inconsistent() -> None:
+    assert check([polled(["a"], 1), polled(["b"], 1, process="s")]).found == {"inconsistent-offset": 1}
+    # Even if they cut the commit in other pieces.
+    pieces = [polled(["a"], 1, process="s"), polled(["c"], 1, 1, process="s")]
+    assert check([polled(["a", "b"], 1), *pieces]).found == {"inconsistent-offset": 1}
+
+
+def test_without_recorded_sends_nothing_is_a_phantom() -> None:
+    assert check([polled(["a"], 1)]).ok
+    assert check([sent(["b"]), polled(["a"], 1)]).found == {"phantom": 1}
+
+
+def commit(process: str, version: int, *, call: int, end: bool = True) -> list[Event]:
+    events = [Event(0, process, "commit", t, call, "t", 0, offset=(version, 0), group="g") for t in ("invoke", "ok")]
+    return events if end else events[:1]
+
+
+def test_a_commit_that_was_on_its_way_at_the_handover_is_no_zombie() -> None:
+    old, new = commit("a", 2, call=1), commit("b", 3, call=1)
+    late = commit("a", 4, call=2)
+    assert check([*old, late[0], *new, late[1]]).ok
+    assert check([*old, *new, *late]).found == {"zombie-write": 1}
+
+
+def test_who_gets_a_partition_back_may_commit_again() -> None:
+    def gave_up(process: str) -> Event:
+        return Event(0, process, "release", "ok", 0, "t", 0, group="g")
+
+    handover = [
+        began(1, process="a", group="g"),
+        *commit("a", 2, call=1),
+        gave_up("a"),
+        began(2, process="b", group="g"),
+        *commit("b", 3, call=1),
+        gave_up("b"),
+    ]
+    assert check([*handover, began(3, process="a", group="g"), *commit("a", 4, call=2)]).ok
+    assert check([*handover, *commit("a", 4, call=2)]).found == {"zombie-write": 1}
+
+
+def test_a_group_that_goes_on_behind_its_commit_has_a_gap() -> None:
+    assert check([*commit("a", 2, call=1), began(2, process="b", group="g")]).ok
+    assert check([*commit("a", 2, call=1, end=False), began(1, process="b", group="g")]).ok
+    assert check([*commit("a", 2, call=1), began(3, process="b", group="g")]).found == {"gap": 1}
+
+
+@pytest.mark.parametrize(("end", "found"), [("fail", {"gap": 1}), ("unknown", {}), (None, {}), ("ok", {})])
+def test_a_commit_that_failed_moves_no_group(end: Any, found: dict[str, int]) -> None:
+    later = [Event(0, "a", "commit", t, 2, "t", 0, offset=(3, 0), group="g") for t in ("invoke", end) if t]
+    assert check([*commit("a", 2, call=1), *later, began(3, process="b", group="g")]).found == found
+
+
+def test_readers_without_a_group_may_share_a_partition() -> None:
+    assert check([began(1), began(1, process="s"), polled(["a"], 1), polled(["a"], 1, process="s")]).ok
+
+
+def test_an_end_whose_beginning_is_missing_is_left_out() -> None:
+    assert check([acked([0, 1, 0, 1]), moved(9)]).ok
+
+
+def test_many_findings_are_counted_and_some_described() -> None:
+    ids = list(range(SHOWN * 3))
+    verdict = check([began(1), sent(ids), acked([0, 1, 0, len(ids)]), moved(2)])
+    assert verdict.found == {"lost": SHOWN * 3}
+    assert len(verdict.findings) == SHOWN
+    assert "lost: 300" in verdict.text()
+    assert "... and 290 more" in verdict.text()
+    assert json.loads(json.dumps(verdict.to_json()))["found"] == {"lost": 300}
+    assert not verdict.ok
+
+
+def test_a_clean_verdict_says_what_it_looked_at() -> None:
+    verdict = check([began(1), sent(["a"]), acked([0, 1, 0, 1]), polled(["a"], 1)])
+    assert verdict.text() == "OK: events 4, messages acknowledged 1, seen 1, readers 1."
+
+
+# Pipelines
+
+INPUTS = {("t1", 0): [1, 2, 3], ("t2", 0): [11, 12]}
+
+
+def test_a_pipeline_that_keeps_all() -> None:
+    assert check_pipeline(INPUTS, {0: [1, 11, 3, 12]}, {0: [2]}).ok
+    assert check_pipeline(INPUTS, {0: [1, 12], 1: [11, 2]}, {0: [3]}).ok  # partitions of the output have no order
+
+
+@pytest.mark.parametrize(
+    ("output", "letters", "found"),
+    [
+        ([1, 11, 12], [2], {"lost": 1}),
+        ([1, 2, 11, 3, 12], [2], {"duplicate": 1}),
+        ([1, 1, 2, 11, 3, 12], [], {"duplicate": 1}),
+        ([1, 2, 11, 3, 12, 99], [], {"phantom": 1}),
+        ([2, 1, 11, 3, 12], [], {"reordered": 1}),
+        ([1, 11, 12], [3, 2], {"reordered": 1}),
+    ],
+    ids=["lost", "in both", "twice", "phantom", "reordered", "dead letters reordered"],
+)
+def test_a_pipeline_that_does_not(output: list[int], letters: list[int], found: dict[str, int]) -> None:
+    assert check_pipeline(INPUTS, {0: output}, {0: letters}).found == found
+
+
+def test_inputs_with_equal_ids_cannot_be_judged() -> None:
+    assert "duplicate" in check_pipeline({("t1", 0): [1], ("t2", 0): [1]}, {0: [1]}, {}).found
+
+
+def test_the_log_order_is_that_of_the_offsets() -> None:
+    events = [polled(["b", "c"], 2), polled(["a"], 1), polled(["c"], 2, 1), moved(9)]
+    assert log_order(events, "t") == {0: ["a", "b", "c"]}
+    assert log_order(events, "other") == {}
