@@ -93,7 +93,7 @@ def test_bad_topic_name(cli, name):
         ('{"date": "d", "n": 1, "more": 2}', ["line 4", "'more'", "date, n"]),
         ('{"date": "d", "n": "1"}', ["line 4", "'n'", "'1'", "nt64"]),
         ("date=d", ["line 4", "not JSON", "date=d", "one JSON object a line"]),
-        ('{"date": "' + "x" * 10_000_000 + '", "n": 1}', ["line 4", "8388608 bytes", "object of its own"]),
+        ('{"date": "' + "x" * 10_000_000 + '", "n": 1}', ["line 4", "8388608 bytes", "separate object"]),
     ],
     ids=["unknown column", "wrong type", "not JSON", "10 MB"],
 )
