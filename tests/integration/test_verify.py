@@ -231,7 +231,7 @@ def test_an_entry_that_was_cut_at_the_end_of_a_line(store) -> None:
     store.put(log.entry_path(2), b"".join(store.get(log.entry_path(2)).splitlines(keepends=True)[:-1]))
     ((kind, text),) = find(store)
     assert kind == "unreadable-entry"
-    assert "hold 1 actions of 2" in text
+    assert "have 1 actions of 2" in text
 
 
 @pytest.mark.parametrize(
@@ -804,7 +804,7 @@ def test_the_command_on_a_url(cli, store) -> None:
         ([], "Name a topic"),
         (["s3://bucket"], "is not the URL of a table"),
         (["s3://bucket/"], "is not the URL of a table"),
-        (["s3://a/t", "--root", "s3://b"], "leave out --root"),
+        (["s3://a/t", "--root", "s3://b"], "omit --root"),
         (["a/b"], "is not a valid topic name"),
         (["--history", "nix.jsonl"], "nix.jsonl cannot be read"),
     ],
