@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from brokerless.spark.reader import read_stream, static_messages
     from brokerless.spark.runner import PipelineResult
     from brokerless.spark.session import register, spark_session, tune
-    from brokerless.spark.sink import EXECUTOR_ROWS, Stream, write_stream
+    from brokerless.spark.sink import EXECUTOR_ROWS, RunningPipeline, write_stream
 
 __all__ = [
     "EXECUTOR_ROWS",
     "Pipeline",
     "PipelineResult",
-    "Stream",
+    "RunningPipeline",
     "dead_letter",
     "read_stream",
     "register",
@@ -36,7 +36,7 @@ _HOME = {
     "EXECUTOR_ROWS": "sink",
     "Pipeline": "pipeline",
     "PipelineResult": "runner",
-    "Stream": "sink",
+    "RunningPipeline": "sink",
     "dead_letter": "pipeline",
     "read_stream": "reader",
     "register": "session",

@@ -85,7 +85,7 @@ DELTA_CONF: Final[Mapping[str, str]] = {
 
 @dataclass(slots=True)
 class DeltaStream:
-    """A running query of this engine, with the interface of ``Stream``."""
+    """A running query of this engine, with the interface of ``RunningPipeline``."""
 
     query: StreamingQuery
     name: str

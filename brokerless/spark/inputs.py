@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from arro3.core import Table
 
     from brokerless.log.entries import Add, Entry
-    from brokerless.spark.outputs import Output
+    from brokerless.spark.outputs import OutputLog
     from brokerless.store import Store
 
 METADATA: Final = (
@@ -259,7 +259,7 @@ def _progress_logs(store: Store, options: Mapping[str, str]) -> tuple[str, Delta
     return name or "", *(logs or (None, None))
 
 
-def first_position(store: Store, options: Mapping[str, str], output: Output) -> Begin:
+def first_position(store: Store, options: Mapping[str, str], output: OutputLog) -> Begin:
     """Return the position at which a run begins. It must be recorded: ``beginning`` and ``latest`` change with time.
 
     Args:

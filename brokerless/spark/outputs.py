@@ -61,7 +61,7 @@ class ObjectsTooOldError(PipelineError):
 
 
 @dataclass(slots=True)
-class Objects:
+class UploadedFiles:
     """The uploaded objects of one output, in log order."""
 
     adds: list[Add] = field(default_factory=list)
@@ -75,7 +75,7 @@ class Objects:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class TableWriter:
     """The destination of an output's objects, in the form that is sent to executors."""
 
     topic: str
@@ -113,7 +113,7 @@ def _pieces(rows: pa.Table) -> list[pa.Table]:
     return [*_pieces(rows.slice(0, half)), *_pieces(rows.slice(half))]
 
 
-class Output:
+class OutputLog:
     """An output topic's log, as this pipeline uses it.
 
     Args:
@@ -131,7 +131,7 @@ class Output:
     def __init__(self, store: Store, topic: str, schema: Schema, pipeline: str, *, clock: Clock = SYSTEM) -> None:
         self.topic = topic
         records.arrow_schema(schema)
-        self.target = Target(topic, schema)
+        self.writer = TableWriter(topic, schema)
         self._pipeline = pipeline
         self._clock = clock
         self._log = DeltaLog(store, topic, clock=clock)
@@ -193,13 +193,13 @@ class Output:
                 at[table] = begin.at.get(table, -1) if table in begin.anew else known[None]
         self.note({table: version for table, version in at.items() if version >= 0}, begin.ids)
 
-    def upload(self, rows: pa.Table, objects: Objects) -> None:
+    def upload(self, rows: pa.Table, objects: UploadedFiles) -> None:
         """Upload the rows as objects of a batch that will be committed."""
-        for add, data in self.target.upload(self._log.store, rows, clock=self._clock):
+        for add, data in self.writer.upload(self._log.store, rows, clock=self._clock):
             objects.adds.append(add)
             objects.kept[add.path] = data
 
-    def commit(self, objects: Objects, end: Position, ids: TableIds) -> None:
+    def commit(self, objects: UploadedFiles, end: Position, ids: TableIds) -> None:
         """Commit one log entry with the objects and the resulting positions in the inputs.
 
         Raises:
@@ -234,7 +234,7 @@ class Output:
                 "Run only one pipeline of a name at a time."
             ) from error
 
-    def _renew(self, objects: Objects) -> None:
+    def _renew(self, objects: UploadedFiles) -> None:
         """Upload objects that waited too long for their commit again under new names, which no maintainer can know."""
         old = [number for number, add in enumerate(objects.adds) if self._is_old(add)]
         if any(objects.adds[number].path not in objects.kept for number in old):
@@ -254,7 +254,7 @@ class Output:
     def _is_old(self, add: Add) -> bool:
         return self._clock.time_us() // 1000 - add.modified_ms > COMMIT_WITHIN_MS
 
-    def _put_again(self, objects: Objects) -> None:
+    def _put_again(self, objects: UploadedFiles) -> None:
         """Restore objects that maintenance removed if this process was suspended between time check and commit.
 
         For example, a laptop that was closed at that moment. Executors do not keep their objects' bytes: if one of
@@ -274,7 +274,7 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
-class Outputs:
+class PipelineOutputs:
     """The output of a pipeline, and its dead-letter topic if it has one.
 
     Attributes:
@@ -283,8 +283,8 @@ class Outputs:
         pipeline: the pipeline's name, for errors.
     """
 
-    output: Output
-    letters: Output | None
+    output: OutputLog
+    letters: OutputLog | None
     pipeline: str
 
     def claim(self) -> None:
@@ -294,27 +294,27 @@ class Outputs:
         for output in self._all():
             output.claim(old_version=old_version)
 
-    def begin(self, begin: Begin) -> None:
+    def record_start(self, begin: Begin) -> None:
         """Record the start positions of new inputs before anything is read from them.
 
         So a crash before the first commit does not change them: the next run reads all messages from there, or stops if
         log clean-up has removed some.
 
         Raises:
-            PipelineFenced: as ``Output.commit``.
+            PipelineFenced: as ``OutputLog.commit``.
         """
         if self.letters is not None:
             self.letters.name_old(begin)  # first: the output's old progress shows that theirs is still used
         self.output.note(begin.at, begin.ids)
 
-    def missing(self, start: Position, offset: SourceOffset, *, batch_id: int) -> list[Output]:
+    def missing(self, start: Position, offset: SourceOffset, *, batch_id: int) -> list[OutputLog]:
         """Return the outputs that do not contain the batch from ``start`` to ``offset`` yet.
 
         Raises:
             PipelineError: the batch does not continue what one of them records.
         """
         end = offset.at
-        found: list[Output] = []
+        found: list[OutputLog] = []
         for output in self._all():
             done = output.position(offset.ids)
             # guard: the dead letters' own progress counts, too
@@ -330,11 +330,13 @@ class Outputs:
             found.append(output)
         return found
 
-    def commit(self, good: Objects, letters: Objects, offset: SourceOffset, *, missing: Collection[Output]) -> None:
+    def commit(
+        self, good: UploadedFiles, letters: UploadedFiles, offset: SourceOffset, *, missing: Collection[OutputLog]
+    ) -> None:
         """Commit a batch to the outputs where it is missing; without dead letters, their topic gets no entry.
 
         Raises:
-            PipelineFenced, PipelineError: as ``Output.commit``.
+            PipelineFenced, PipelineError: as ``OutputLog.commit``.
         """
         # guard: dead letters are committed before the output
         if self.letters is not None and letters.rows:
@@ -342,7 +344,7 @@ class Outputs:
         if self.output in missing:
             self.output.commit(good, offset.at, offset.ids)
 
-    def _all(self) -> list[Output]:
+    def _all(self) -> list[OutputLog]:
         return [self.output] if self.letters is None else [self.letters, self.output]
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from brokerless.errors import TopicChanged
 from brokerless.schema import split_table
@@ -141,34 +141,39 @@ class Begin:
     anew: frozenset[str] = frozenset()
 
 
+_KEYS: Final = {"run_start": "since", "known_rows": "seen", "requests": "asked"}
+"""The keys of ``SourceOffset`` in JSON, where they differ from its attributes."""
+
+
 @dataclass(frozen=True, slots=True)
 class SourceOffset:
     """The offset that the source gives to Spark as JSON.
 
     Attributes:
         at: the position after the batch.
-        since: the position at which this run began; the same in all offsets of a run.
+        run_start: the position at which this run began; the same in all offsets of a run.
         ids: the ids of the tables, as this run opened them.
         rows: the number of messages from the start of this run up to ``at``.
-        seen: the number of messages from the start of this run that were known when the batch was planned; the
+        known_rows: the number of messages from the start of this run that were known when the batch was planned; the
             difference to ``rows`` is the lag.
-        asked: the number of S3 requests of source and tasks since the start of this run, by kind (``RequestKind``).
+        requests: the number of S3 requests of source and tasks since the start of this run, by kind (``RequestKind``).
     """
 
     at: Position
-    since: Position
+    run_start: Position
     ids: TableIds
     rows: int
-    seen: int
-    asked: dict[str, int] = field(default_factory=dict)
+    known_rows: int
+    requests: dict[str, int] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, object]:
         """Return the offset as a dictionary for Spark."""
-        return asdict(self)
+        return {_KEYS.get(name, name): value for name, value in asdict(self).items()}
 
     @classmethod
     def of(cls, values: Mapping[str, object] | str) -> SourceOffset:
         """Parse an offset from Spark's dictionary or JSON text."""
         if isinstance(values, str):
             values = json.loads(values)
-        return cls(**values)  # type: ignore[arg-type]
+        fields = {key: name for name, key in _KEYS.items()}
+        return cls(**{fields.get(key, key): value for key, value in values.items()})  # type: ignore[arg-type, union-attr]

@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from brokerless.spark.pipeline import Pipeline
     from brokerless.spark.progress_line import ProgressFormat
     from brokerless.spark.realtime.engine import RealtimeStream
-    from brokerless.spark.sink import BatchReport, Stream
+    from brokerless.spark.sink import BatchReport, RunningPipeline
     from brokerless.spark.telemetry import PipelineMeter
     from brokerless.topics import Topic
 
-    AnyStream = Stream | DeltaStream | RealtimeStream
+    AnyStream = RunningPipeline | DeltaStream | RealtimeStream
 
 STOP_WITHIN_S = 8.0
 """How long a stop waits for the running batch; with Spark's own end it stays below 10 s."""
@@ -214,7 +214,7 @@ def _start_realtime(pipeline: Pipeline, settings: Settings, options: RunOptions,
     )
 
 
-def _start_batches(pipeline: Pipeline, settings: Settings, options: RunOptions, spark: SparkSession) -> Stream:
+def _start_batches(pipeline: Pipeline, settings: Settings, options: RunOptions, spark: SparkSession) -> RunningPipeline:
     rows = read_stream(spark, pipeline.inputs, settings=settings, **_source(pipeline, options))
     return write_stream(
         pipeline.transform(rows),

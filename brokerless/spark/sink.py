@@ -32,7 +32,7 @@ from brokerless.metrics import Histogram
 from brokerless.schema import PRODUCED_AT, dead_letters
 from brokerless.settings import Settings
 from brokerless.spark.failures import HOLD_S, named_error, unreadable_in
-from brokerless.spark.outputs import Objects, ObjectsTooOldError, Output, Outputs, Target
+from brokerless.spark.outputs import ObjectsTooOldError, OutputLog, PipelineOutputs, TableWriter, UploadedFiles
 from brokerless.spark.progress import Position, SourceOffset, halves, pieces
 from brokerless.spark.session import scratch_root
 from brokerless.spark.worker import PART, cure_worker, settings_option, store_of
@@ -95,7 +95,7 @@ class BatchReport:
 
 
 @dataclass(slots=True)
-class Stream:
+class RunningPipeline:
     """A running pipeline.
 
     Attributes:
@@ -146,7 +146,7 @@ def write_stream(
     settings: Settings | None = None,
     interval_s: float = 0.0,
     executor_rows: int = EXECUTOR_ROWS,
-) -> Stream:
+) -> RunningPipeline:
     """Start the pipeline ``name``, which writes ``df`` to the output topic ``table``.
 
     Args:
@@ -175,7 +175,7 @@ def write_stream(
         remove_checkpoint(sink.checkpoint)
         raise
     _queries[sink.checkpoint] = query
-    stream = Stream(query, name, _sink=sink)
+    stream = RunningPipeline(query, name, _sink=sink)
     sink.reports = stream.reports
     warming.join()
     return stream
@@ -241,7 +241,7 @@ class _Sink:
         from brokerless.spark.inputs import first_position
 
         for options in _source_options(df):
-            self._outputs.begin(first_position(self._store, options, self._outputs.output))
+            self._outputs.record_start(first_position(self._store, options, self._outputs.output))
 
     def close(self, timeout_s: float) -> None:
         """Wait for the running batch, and let no other batch begin."""
@@ -290,7 +290,7 @@ class _Sink:
                 if self._holding is None:
                     self._holding, self._held_at = named_error(str(error)), time.monotonic()
                 parts = deque((self._readable(a), self._readable(b)) for a, b in (part, *parts))
-        waiting = offset.seen > offset.rows and time.monotonic() - self._held_at < HOLD_S
+        waiting = offset.known_rows > offset.rows and time.monotonic() - self._held_at < HOLD_S
         if self._holding is not None and not waiting:
             raise self._holding
 
@@ -315,7 +315,7 @@ class _Sink:
 
     def _write_part(self, df: DataFrame, start: Position, offset: SourceOffset, rows: int, batch_id: int) -> None:
         begun = time.perf_counter()
-        lag = offset.seen - offset.rows
+        lag = offset.known_rows - offset.rows
         todo = self._outputs.missing(start, offset, batch_id=batch_id)
         if not todo:
             return
@@ -343,7 +343,7 @@ class _Sink:
 
     def _requests(self, offset: SourceOffset, uploads: int) -> dict[str, int]:
         """Count S3 requests since the last report; executors do not count, but each of their objects is one PUT."""
-        total = Counter(offset.asked) + Counter(self._store.requests)
+        total = Counter(offset.requests) + Counter(self._store.requests)
         new = total - self._counted
         self._counted = total
         new["PUT"] += uploads
@@ -353,29 +353,29 @@ class _Sink:
         """Return a batch's start, end and rows, from the checkpoint's offset log, which Spark has written before."""
         end = _read_offsets(self.checkpoint, batch_id)
         if batch_id == 0:
-            return end.since, end, end.rows
+            return end.run_start, end, end.rows
         start = _read_offsets(self.checkpoint, batch_id - 1)
         return start.at, end, end.rows - start.rows
 
-    def _by_driver(self, df: DataFrame, todo: Sequence[Output]) -> _Result:
+    def _by_driver(self, df: DataFrame, todo: Sequence[OutputLog]) -> _Result:
         from brokerless.spark.arrow import split_dead_letters
 
         good, letters = split_dead_letters(df.toArrow())
-        result = _Result(Objects(), Objects(), table=good)
+        result = _Result(UploadedFiles(), UploadedFiles(), table=good)
         to_letters, to_output = self._outputs.letters, self._outputs.output
         for output, rows, objects in ((to_letters, letters, result.letters), (to_output, good, result.good)):
             if output in todo and output is not None and rows is not None:
                 output.upload(rows, objects)
         return result
 
-    def _by_executors(self, df: DataFrame, todo: Sequence[Output]) -> _Result:
+    def _by_executors(self, df: DataFrame, todo: Sequence[OutputLog]) -> _Result:
         output, to_letters = self._outputs.output, self._outputs.letters
         task = _ExecutorTask(
             settings_option(self._settings),
-            output.target if output in todo else None,
-            to_letters.target if to_letters in todo and to_letters is not None else None,
+            output.writer if output in todo else None,
+            to_letters.writer if to_letters in todo and to_letters is not None else None,
         )
-        good, letters, latency = Objects(), Objects(), Histogram()
+        good, letters, latency = UploadedFiles(), UploadedFiles(), Histogram()
         # The order of the partitions is the order of the log.
         for row in df.mapInArrow(task, "written string").collect():
             written = json.loads(row.written)
@@ -385,7 +385,7 @@ class _Sink:
         return _Result(good, letters, latency=latency)
 
 
-def outputs_of(df: DataFrame, table: str, *, name: str, store: Store) -> Outputs:
+def outputs_of(df: DataFrame, table: str, *, name: str, store: Store) -> PipelineOutputs:
     """Open the output of a pipeline, and its dead-letter topic if the transform has the column; claims nothing.
 
     Raises:
@@ -397,18 +397,18 @@ def outputs_of(df: DataFrame, table: str, *, name: str, store: Store) -> Outputs
         raise ConfigError(f"A pipeline's name must have 1 to 100 characters, without ':' and '/', got {name!r}.")
     schema = describe_topic(store, table).schema
     _check_columns(df, schema, table)
-    output = Output(store, table, schema, name)
-    letters: Output | None = None
+    output = OutputLog(store, table, schema, name)
+    letters: OutputLog | None = None
     if DEAD_LETTER in df.columns:
         topic = dead_letters(table)
-        letters = Output(store, topic, describe_topic(store, topic).schema, name)
-    return Outputs(output, letters, name)
+        letters = OutputLog(store, topic, describe_topic(store, topic).schema, name)
+    return PipelineOutputs(output, letters, name)
 
 
 @dataclass(slots=True)
 class _Result:
-    good: Objects
-    letters: Objects
+    good: UploadedFiles
+    letters: UploadedFiles
     latency: Histogram = field(default_factory=Histogram)
     table: pa.Table | None = None
 
@@ -418,8 +418,8 @@ class _ExecutorTask:
     """The function for ``mapInArrow``: writes its partition's rows as objects and returns them as one row of JSON."""
 
     settings: str
-    output: Target | None
-    letters: Target | None
+    output: TableWriter | None
+    letters: TableWriter | None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -460,7 +460,7 @@ def _ages(rows: pa.Table) -> Histogram:
     return ages(rows, SYSTEM.time_us())
 
 
-def _uploaded(target: Target | None, store: Store, rows: pa.Table | None) -> list[list[Any]]:
+def _uploaded(target: TableWriter | None, store: Store, rows: pa.Table | None) -> list[list[Any]]:
     if target is None or rows is None:
         return []
     return [[add.path, add.size, add.rows, add.modified_ms] for add, _ in target.upload(store, rows)]

@@ -174,7 +174,7 @@ class Reader(DataSourceStreamReader):
         self._inputs, self._target, self._until = opened.tables, opened.ahead, opened.until
         if len(self._inputs) > 1:
             self._pool = ThreadPoolExecutor(min(len(self._inputs), 16))
-        self._first = self._last = SourceOffset(opened.at, opened.at, opened.ids, rows=0, seen=0)
+        self._first = self._last = SourceOffset(opened.at, opened.at, opened.ids, rows=0, known_rows=0)
         return self._first
 
     def _cut(self, last: SourceOffset) -> SourceOffset:
@@ -209,7 +209,7 @@ class Reader(DataSourceStreamReader):
             return last
         done = last.rows + rows
         seen = done + sum(commit.rows for queue in queues.values() for commit in queue)
-        return replace(last, at=at, rows=done, seen=seen, asked=self._asked())
+        return replace(last, at=at, rows=done, known_rows=seen, requests=self._asked())
 
     def _raise_held(self, at: Position, *, nothing_else: bool) -> None:
         """Raise the error of an input after all other commits are processed, or after a minute."""

@@ -91,9 +91,9 @@ def test_a_writer_that_slept_through_a_new_creation_and_its_clean_up_stops(clock
 
 
 def test_a_pipeline_commits_no_object_that_may_have_been_swept(clock: FakeClock, store: FakeStore) -> None:
-    output = outputs.Output(store, "t", SCHEMA, "pipe", clock=clock)
+    output = outputs.OutputLog(store, "t", SCHEMA, "pipe", clock=clock)
     output.claim()
-    uploaded = outputs.Objects()
+    uploaded = outputs.UploadedFiles()
     output.upload(pa.table({"n": [1]}), uploaded)
     uploaded.kept.clear()  # as if an executor had uploaded it
     clock.advance(outputs.COMMIT_WITHIN_MS / 1000 + 1)
@@ -104,9 +104,9 @@ def test_a_pipeline_commits_no_object_that_may_have_been_swept(clock: FakeClock,
 
 
 def test_the_drivers_own_objects_get_a_name_that_no_sweep_knows(clock: FakeClock, store: FakeStore) -> None:
-    output = outputs.Output(store, "t", SCHEMA, "pipe", clock=clock)
+    output = outputs.OutputLog(store, "t", SCHEMA, "pipe", clock=clock)
     output.claim()
-    uploaded = outputs.Objects()
+    uploaded = outputs.UploadedFiles()
     output.upload(pa.table({"n": [1]}), uploaded)
     old = uploaded.adds[0].path
     clock.advance(outputs.COMMIT_WITHIN_MS / 1000 + 1)

@@ -319,10 +319,10 @@ def test_a_suspended_machine_cannot_lose_what_it_commits_because_of_the_stores_o
         assert any(run_seed(host, seed).failures for seed in stood_still)
 
 
-def batch(store: FakeStore, clock: FakeClock) -> tuple[outputs.Output, outputs.Objects]:
-    output = outputs.Output(store, "t", SCHEMA, "pipe", clock=clock)
+def batch(store: FakeStore, clock: FakeClock) -> tuple[outputs.OutputLog, outputs.UploadedFiles]:
+    output = outputs.OutputLog(store, "t", SCHEMA, "pipe", clock=clock)
     output.claim()
-    uploaded = outputs.Objects()
+    uploaded = outputs.UploadedFiles()
     output.upload(pa.table({"n": [1]}), uploaded)
     return output, uploaded
 
@@ -366,5 +366,5 @@ def test_a_pipeline_that_slept_within_a_commit_without_rows_is_not_fenced_by_its
 
     output, _ = batch(store, clock)
     store.puts = [Put("exists", before=sleep)]
-    output.commit(outputs.Objects(), {"in": 1}, {"in": "x"})
+    output.commit(outputs.UploadedFiles(), {"in": 1}, {"in": "x"})
     assert DeltaLog(store, "t", clock=clock).txn("pipe:in:0:x") == 1

@@ -208,8 +208,8 @@ if output is not self.letters and covers(done, start, end):
         first=100,
     ),
     Mutant(
-        "the order of slips is put back",
-        "for slip in sorted(self._slips, key=lambda slip: slip.lane or 0):",
+        "the order of chunks is put back",
+        "for chunk in sorted(self._chunks, key=lambda chunk: chunk.lane or 0):",
         "Messages of one partition leave a real-time pipeline in the order in which its tasks ended.",
     ),
     Mutant(

@@ -44,7 +44,7 @@ from brokerless.producer.producer import Producer
 from brokerless.schema import Schema, dead_letters, partition_table
 from brokerless.spark.arrow import DEAD_LETTER
 from brokerless.spark.inputs import METADATA, columns_of, first_position, open_inputs
-from brokerless.spark.outputs import Objects, Output, Outputs
+from brokerless.spark.outputs import OutputLog, PipelineOutputs, UploadedFiles
 from brokerless.spark.progress import SourceOffset, owner_id
 from brokerless.spark.realtime.feed import Feed
 from brokerless.spark.realtime.packer import Packer
@@ -661,8 +661,8 @@ class Pipeline(Role):
     def body(self, process: Process) -> None:
         store, clock, rng = process.connection, process.clock, self.world.rng
         assert store is not None
-        letters = Output(store, dead_letters(OUTPUT), SCHEMA, PIPELINE, clock=clock) if self.letters else None
-        outputs = Outputs(Output(store, OUTPUT, SCHEMA, PIPELINE, clock=clock), letters, PIPELINE)
+        letters = OutputLog(store, dead_letters(OUTPUT), SCHEMA, PIPELINE, clock=clock) if self.letters else None
+        outputs = PipelineOutputs(OutputLog(store, OUTPUT, SCHEMA, PIPELINE, clock=clock), letters, PIPELINE)
         outputs.claim()
         options = {"topics": TOPIC, "settings": "-", "maxrows": str(self.max_rows)}
         if rng.random() < 0.1:
@@ -674,7 +674,7 @@ class Pipeline(Role):
         if process.name not in self.misconfigured:
             begin = first_position(store, options, outputs.output)
             self.began[process.name] = begin.at
-            outputs.begin(begin)
+            outputs.record_start(begin)
         reader = Reader(options, None)  # type: ignore[arg-type]
         start = SourceOffset.of(reader.initialOffset())
         self.began.setdefault(process.name, start.at)
@@ -696,7 +696,13 @@ class Pipeline(Role):
             start, batch_id = end, batch_id + 1
 
     def _batch(
-        self, process: Process, reader: Reader, outputs: Outputs, start: SourceOffset, end: SourceOffset, batch_id: int
+        self,
+        process: Process,
+        reader: Reader,
+        outputs: PipelineOutputs,
+        start: SourceOffset,
+        end: SourceOffset,
+        batch_id: int,
     ) -> None:
         store = process.connection
         assert store is not None
@@ -714,7 +720,7 @@ class Pipeline(Role):
                     raise StoreError(f"{path} is in the log but not in the store.") from None
         bad = [one for one in rows if self.letters and is_bad(one)]
         good = [one for one in rows if not self.letters or not is_bad(one)]
-        objects = {True: Objects(), False: Objects()}
+        objects = {True: UploadedFiles(), False: UploadedFiles()}
         for output, ids in ((outputs.letters, bad), (outputs.output, good)):
             if output is not None and output in missing:
                 output.upload(pa.table({"n": pa.array(ids, pa.int64())}), objects[output is outputs.output])
@@ -744,8 +750,8 @@ class RealtimePipeline(Pipeline):
     def body(self, process: Process) -> None:
         store, clock, rng = process.connection, process.clock, self.world.rng
         assert store is not None
-        letters = Output(store, dead_letters(OUTPUT), SCHEMA, PIPELINE, clock=clock) if self.letters else None
-        outputs = Outputs(Output(store, OUTPUT, SCHEMA, PIPELINE, clock=clock), letters, PIPELINE)
+        letters = OutputLog(store, dead_letters(OUTPUT), SCHEMA, PIPELINE, clock=clock) if self.letters else None
+        outputs = PipelineOutputs(OutputLog(store, OUTPUT, SCHEMA, PIPELINE, clock=clock), letters, PIPELINE)
         options = {"topics": TOPIC, "pipeline": PIPELINE, "output": OUTPUT, "metadata": "true"}
         if self.accepts:
             options["acceptnewinput"] = "true"
@@ -753,9 +759,9 @@ class RealtimePipeline(Pipeline):
         outputs.claim()
         begin = first_position(store, options, outputs.output)
         self.began[process.name] = begin.at
-        outputs.begin(begin)
+        outputs.record_start(begin)
         inputs = open_inputs(store, options)
-        offset = SourceOffset(inputs.at, inputs.at, inputs.ids, rows=0, seen=0)
+        offset = SourceOffset(inputs.at, inputs.at, inputs.ids, rows=0, known_rows=0)
         lanes = Lanes(rng, outputs, offset, inputs.ahead, dead_letters=self.letters, clock=clock)
         feed = Feed(
             store,
@@ -799,12 +805,12 @@ class RealtimePipeline(Pipeline):
 
 
 class Lanes:
-    """Tasks that transform slips and give back frames, cut anywhere, in any order; and the packer behind them."""
+    """Tasks that transform chunks and give back frames, cut anywhere, in any order; and the packer behind them."""
 
     def __init__(
         self,
         rng: random.Random,
-        outputs: Outputs,
+        outputs: PipelineOutputs,
         offset: SourceOffset,
         ahead: Position,
         *,
@@ -819,7 +825,7 @@ class Lanes:
         self.packer = Packer(outputs, offset, lanes=len(self._lanes), ahead=ahead, clock=clock)
 
     def give(self, piece: Piece) -> None:
-        """Cuts an object's rows into slips, and lets each go to a lane."""
+        """Cuts an object's rows into chunks, and lets each go to a lane."""
         about: dict[str, Any] = {"table": piece.table, "version": piece.version}
         self._given[piece.table] = piece.version
         ids: list[int] = [] if piece.rows is None else piece.rows.column("n").to_pylist()

@@ -31,7 +31,7 @@ from brokerless.schema import Schema, dead_letters
 from brokerless.settings import Settings
 from brokerless.spark.failures import named_error, unreadable_in
 from brokerless.spark.inputs import first_position, topic_names, union_columns
-from brokerless.spark.outputs import Objects, Output, Outputs
+from brokerless.spark.outputs import OutputLog, PipelineOutputs, UploadedFiles
 from brokerless.spark.progress import (
     Begin,
     SourceOffset,
@@ -146,13 +146,13 @@ def test_where_a_new_pipeline_begins(settings: Settings, store: Store, start: st
     assert ids_of(source, source.initialOffset(), source.latestOffset()) == expected
 
 
-def claimed(settings: Settings, store: Store, **more: str) -> Outputs:
+def claimed(settings: Settings, store: Store, **more: str) -> PipelineOutputs:
     """The outputs in the hands of a run that has just begun."""
     schema = Schema.parse("id long")
-    output, letters = (Output(store, topic, schema, NAME) for topic in (OUTPUT, dead_letters(OUTPUT)))
-    outputs = Outputs(output, letters, NAME)
+    output, letters = (OutputLog(store, topic, schema, NAME) for topic in (OUTPUT, dead_letters(OUTPUT)))
+    outputs = PipelineOutputs(output, letters, NAME)
     outputs.claim()
-    outputs.begin(first_position(store, options(settings, **more), output))
+    outputs.record_start(first_position(store, options(settings, **more), output))
     return outputs
 
 
@@ -170,7 +170,7 @@ def test_a_crash_before_the_first_commit_does_not_move_the_start(
     assert ids_of(source, begin.to_dict(), end.to_dict()) == [*begins, 2]
     assert outputs.missing(begin.at, end, batch_id=0) == [outputs.letters, outputs.output]
     if letters and outputs.letters is not None:
-        outputs.letters.commit(Objects(), end.at, end.ids)
+        outputs.letters.commit(UploadedFiles(), end.at, end.ids)
     # The next run, after more has come.
     send(settings, "a", 3)
     outputs = claimed(settings, store, start="latest", topics="a,b")
@@ -180,7 +180,7 @@ def test_a_crash_before_the_first_commit_does_not_move_the_start(
     assert found == ([*begins, 2] if letters else [*begins, 2, 3])
     missing = outputs.missing(begin.at, end, batch_id=0)
     assert missing == ([outputs.output] if letters else [outputs.letters, outputs.output])
-    outputs.commit(Objects(), Objects(), end, missing=missing)
+    outputs.commit(UploadedFiles(), UploadedFiles(), end, missing=missing)
 
 
 def test_a_start_is_noted_only_once_for_each_input(settings: Settings, store: Store) -> None:
@@ -244,7 +244,7 @@ def test_a_start_before_version_0_is_not_noted(settings: Settings, store: Store)
         begin, end = SourceOffset.of(source.initialOffset()), SourceOffset.of(source.latestOffset())
         assert ids_of(source, begin.to_dict(), end.to_dict()) == [7]
     assert DeltaLog(store, OUTPUT).state.version == 2  # two claims, and nothing else
-    outputs.commit(Objects(), Objects(), end, missing=outputs.missing(begin.at, end, batch_id=0))
+    outputs.commit(UploadedFiles(), UploadedFiles(), end, missing=outputs.missing(begin.at, end, batch_id=0))
     assert DeltaLog(store, OUTPUT).txn(progress_of(store, "others")) == 0
 
 
@@ -252,7 +252,7 @@ def test_who_was_taken_over_does_not_note_its_start(settings: Settings, store: S
     old = claimed(settings, store)
     claimed(settings, store)
     with pytest.raises(PipelineFenced, match="took over"):
-        old.begin(Begin({"b": 0}, {"b": "x"}))
+        old.record_start(Begin({"b": 0}, {"b": "x"}))
     assert DeltaLog(store, OUTPUT).txn(app_id(NAME, "b", "x")) is None
 
 
@@ -260,7 +260,7 @@ def test_a_batch_that_leaves_something_out_is_refused(settings: Settings, store:
     for number in range(3):
         send(settings, "a", number)
     outputs = claimed(settings, store)
-    outputs.output.commit(Objects(), {"a": 1}, {"a": DeltaLog(store, "a").state.metadata.id})
+    outputs.output.commit(UploadedFiles(), {"a": 1}, {"a": DeltaLog(store, "a").state.metadata.id})
     source = reader(settings, pipeline="other", maxrows="1")
     first = SourceOffset.of(source.latestOffset())
     second = SourceOffset.of(source.latestOffset())
@@ -458,7 +458,7 @@ def test_an_input_that_was_made_again_by_hand_is_refused_until_it_is_accepted(
     assert ids_of(source, begin.to_dict(), end.to_dict()) == ids
     missing = outputs.missing(begin.at, end, batch_id=0)
     assert missing == [outputs.letters, outputs.output]
-    outputs.commit(Objects(), Objects(), end, missing=missing)
+    outputs.commit(UploadedFiles(), UploadedFiles(), end, missing=missing)
     assert progress_in(DeltaLog(store, OUTPUT), NAME, "a") == {DeltaLog(store, "a").table_id: len(ids)}
 
 
@@ -523,7 +523,7 @@ def test_a_producer_with_the_pipelines_name_does_not_fence_it(settings: Settings
     outputs = claimed(settings, store)
     with Producer(OUTPUT, settings=settings, producer_id=NAME) as producer:
         producer.send({"id": [1]})
-    outputs.output.commit(Objects(), {"a": 1}, {"a": "x"})
+    outputs.output.commit(UploadedFiles(), {"a": 1}, {"a": "x"})
     with pytest.raises(ConfigError, match="no '/'"):
         Producer(OUTPUT, settings=settings, producer_id=owner_id(NAME))
 

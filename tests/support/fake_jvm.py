@@ -27,11 +27,11 @@ class FakeJvm:
     Attributes:
         options: of the bridge's listener.
         lanes: how many.
-        transform: what becomes of a slip's rows.
+        transform: what becomes of a chunk's rows.
         frame_rows: a frame goes out with so many rows, or when nothing more waits to come in.
-        delay_s: how long each lane takes for a slip.
-        dies_at: the slip whose mark is in a frame that is not sent whole, and how much of it is: its first bytes, none
-            of it, or none and the slip's number changed in all of it (``wrong``).
+        delay_s: how long each lane takes for a chunk.
+        dies_at: the chunk whose mark is in a frame that is not sent whole, and how much of it is: its first bytes, none
+            of it, or none and the chunk's number changed in all of it (``wrong``).
         holds: lanes whose frames go out only once ``gate`` is set.
     """
 
@@ -43,8 +43,8 @@ class FakeJvm:
     dies_at: tuple[int, str] | None = None
     holds: frozenset[int] = frozenset()
     gate: threading.Event = field(default_factory=threading.Event)
-    slips: dict[int, list[int]] = field(default_factory=dict)
-    """The numbers of the slips that each lane was given."""
+    chunks: dict[int, list[int]] = field(default_factory=dict)
+    """The numbers of the chunks that each lane was given."""
     _threads: list[threading.Thread] = field(default_factory=list)
     _sockets: list[socket.socket] = field(default_factory=list)
 
@@ -52,7 +52,7 @@ class FakeJvm:
         """Connects all lanes."""
         for lane in range(self.lanes):
             back, into = self._connect("out", lane), self._connect("in", lane)
-            self.slips[lane] = []
+            self.chunks[lane] = []
             self._threads.append(threading.Thread(target=self._lane, args=(lane, into, back), daemon=True))
             self._threads[-1].start()
         return self
@@ -95,7 +95,7 @@ class FakeJvm:
             if kind == ord("S"):
                 schema = pa.ipc.read_schema(message)
                 continue
-            self.slips[lane].append(number)
+            self.chunks[lane].append(number)
             time.sleep(self.delay_s.get(lane, 0.0))
             rows = self.transform(pa.ipc.read_record_batch(message, schema))
             if not told:

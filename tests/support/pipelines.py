@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from brokerless.settings import Settings
-    from brokerless.spark import Stream
+    from brokerless.spark import RunningPipeline
     from brokerless.store import Outcome, Store
 
 NAME, OUTPUT = "timezone-etl", "timezone_unified"
@@ -108,7 +108,7 @@ def start(
     engine: str = "micro-batch",
     lanes: int | None = None,
     **limits: Any,
-) -> Stream | RealtimeStream:
+) -> RunningPipeline | RealtimeStream:
     where = {"name": name, "output": OUTPUT, "settings": settings}
     if engine == "realtime":
         options = source_options(settings, topics, name=name, output=OUTPUT, start=begin, once=once, **limits)
@@ -118,7 +118,9 @@ def start(
     return write_stream(unify_timezones(rows), OUTPUT, name=name, settings=settings, executor_rows=executor_rows)
 
 
-def settle(stream: Stream | RealtimeStream, settings: Settings, topics: Sequence[str] = ("timezone1",)) -> None:
+def settle(
+    stream: RunningPipeline | RealtimeStream, settings: Settings, topics: Sequence[str] = ("timezone1",)
+) -> None:
     """Waits until the output has what is in partition 0 of these topics now, or the stream has ended."""
     if not isinstance(stream, RealtimeStream):
         stream.query.processAllAvailable()
@@ -130,7 +132,7 @@ def settle(stream: Stream | RealtimeStream, settings: Settings, topics: Sequence
             return
 
 
-def finish(stream: Stream | RealtimeStream) -> None:
+def finish(stream: RunningPipeline | RealtimeStream) -> None:
     """Processes what is there and ends; raises what went wrong."""
     try:
         stream.wait(once=True)

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 IN_FLIGHT_BYTES: Final = 96 * 2**20
 """How many bytes of messages may be on their way from the feed to the output's log, soft by one commit."""
 
-SLIP_ROWS: Final = 32_768
-_QUEUED_SLIPS: Final = 4
+CHUNK_ROWS: Final = 32_768
+_QUEUED_CHUNKS: Final = 4
 _PACKS: Final = 4
 _WAIT_S: Final = 0.5
 _SETTLE_S: Final = 60.0
@@ -63,7 +63,9 @@ class Bridge:
         self._interval_s = interval_s
         self._begin = threading.Event()
         self._closing = False
-        self._slips: list[queue.Queue[tuple[int, pa.RecordBatch]]] = [queue.Queue(_QUEUED_SLIPS) for _ in range(lanes)]
+        self._chunks: list[queue.Queue[tuple[int, pa.RecordBatch]]] = [
+            queue.Queue(_QUEUED_CHUNKS) for _ in range(lanes)
+        ]
         self._given = [0] * lanes  # rows to each lane that were not given back
         self._rows_of: dict[int, tuple[int, int]] = {}
         self._uploaded: deque[Pack] = deque()
@@ -150,12 +152,12 @@ class Bridge:
         self._begin.wait()
         if self._schema is None:
             return
-        slips = self._slips[lane]
+        chunks = self._chunks[lane]
         try:
             frames.send(connection, frames.schema_frame(self._schema))
             while not self._closing:
                 with contextlib.suppress(queue.Empty):
-                    frames.send(connection, frames.slip_frame(*slips.get(timeout=_WAIT_S)))
+                    frames.send(connection, frames.chunk_frame(*chunks.get(timeout=_WAIT_S)))
         except OSError:
             return  # its other socket ends, too, and there is a reason for it that says more than "broken pipe"
 
@@ -210,13 +212,13 @@ class Bridge:
                 self._give_rows(piece.rows, piece)
 
     def _give_rows(self, table: pa.Table, piece: Piece) -> None:
-        slips = [
+        chunks = [
             part
             for batch in table.combine_chunks().to_batches()
-            for part in (batch.slice(at, SLIP_ROWS) for at in range(0, batch.num_rows, SLIP_ROWS))
+            for part in (batch.slice(at, CHUNK_ROWS) for at in range(0, batch.num_rows, CHUNK_ROWS))
         ]
-        for n, rows in enumerate(slips):
-            last = piece.last and n == len(slips) - 1
+        for n, rows in enumerate(chunks):
+            last = piece.last and n == len(chunks) - 1
             lane = min(range(self.lanes), key=self._given.__getitem__)
             number = self._packer.expect(
                 rows.num_rows, rows.nbytes, lane=lane, table=piece.table, version=piece.version, last=last
@@ -228,7 +230,7 @@ class Bridge:
     def _put(self, lane: int, number: int, rows: pa.RecordBatch) -> None:
         while not self._closing:
             with contextlib.suppress(queue.Full):
-                self._slips[lane].put((number, rows), timeout=_WAIT_S)
+                self._chunks[lane].put((number, rows), timeout=_WAIT_S)
                 return
 
     # From the lanes to the output

@@ -104,7 +104,7 @@ class NotRealtimeError(ConfigError):
 
 @dataclass(slots=True)
 class RealtimeStream:
-    """A running pipeline, with the face of ``Stream``."""
+    """A running pipeline, with the face of ``RunningPipeline``."""
 
     query: StreamingQuery
     name: str
@@ -211,10 +211,10 @@ def start_realtime(
         _connect(bridge, query)
         _check_plan(spark, query)
         outputs.claim()
-        outputs.begin(first_position(store, options, outputs.output))
+        outputs.record_start(first_position(store, options, outputs.output))
         # More looks than four for each commit are requests without use.
         inputs = open_inputs(store, options, poll_s=min(max(POLL_S, commit_interval_s / 4), IDLE_POLL_MAX_S))
-        offset = SourceOffset(inputs.at, inputs.at, inputs.ids, rows=0, seen=0)
+        offset = SourceOffset(inputs.at, inputs.at, inputs.ids, rows=0, known_rows=0)
         packer = Packer(outputs, offset, lanes=lanes, ahead=inputs.ahead)
         feed = Feed(
             store,

@@ -1,7 +1,7 @@
 """What goes over the two sockets of a lane; ``java/brokerless/realtime/Bridge.java`` has the other end and the format.
 
-In, to the JVM: the rows' schema, then slips of rows, each with its number. Out: the transformed rows, with a mark for
-each slip behind the last row that was made of it.
+In, to the JVM: the rows' schema, then chunks of rows, each with its number. Out: the transformed rows, with a mark for
+each chunk behind the last row that was made of it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Out:
 
     Attributes:
         rows: what the transform made; None if nothing.
-        marks: slips that are done, each with how many of the frame's rows come before its end.
+        marks: chunks that are done, each with how many of the frame's rows come before its end.
         size: bytes in memory.
     """
 
@@ -38,12 +38,12 @@ class Out:
 
 
 def schema_frame(schema: pa.Schema) -> list[bytes | pa.Buffer]:
-    """Says what the rows of the slips look like; once, before the first."""
+    """Says what the rows of the chunks look like; once, before the first."""
     return [_IN.pack(ord("S"), 0, 0), schema.serialize()]
 
 
-def slip_frame(number: int, rows: pa.RecordBatch) -> list[bytes | pa.Buffer]:
-    """A slip; it has at least one row."""
+def chunk_frame(number: int, rows: pa.RecordBatch) -> list[bytes | pa.Buffer]:
+    """A chunk; it has at least one row."""
     return [_IN.pack(ord("B"), rows.num_rows, number), rows.serialize()]
 
 

@@ -1,8 +1,8 @@
 """What the lanes have transformed, put back in order, packed into objects and committed with its position.
 
-Rows go to the lanes in slips, numbered in the order of the log: a commit's slips one after the other, a slip to
-whichever lane has least to do. What a lane gives back has marks in it: "everything of slip n is before here". So the
-order is put back by going from slip to slip, and a position moves only over commits of which all slips were taken.
+Rows go to the lanes in chunks, numbered in the order of the log: a commit's chunks one after the other, a chunk to
+whichever lane has least to do. What a lane gives back has marks in it: "everything of chunk n is before here". So the
+order is put back by going from chunk to chunk, and a position moves only over commits of which all chunks were taken.
 
 Nothing here knows Spark or sockets; the engine's threads call ``expect``, ``deliver``, ``take``, ``upload`` and
 ``commit``, and so does the simulation, which crashes between them.
@@ -22,12 +22,12 @@ from brokerless.clock import SYSTEM, Clock
 from brokerless.errors import PipelineError
 from brokerless.metrics import Histogram
 from brokerless.spark.arrow import ages, split_dead_letters
-from brokerless.spark.outputs import Objects
+from brokerless.spark.outputs import UploadedFiles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from brokerless.spark.outputs import Output, Outputs
+    from brokerless.spark.outputs import OutputLog, PipelineOutputs
     from brokerless.spark.progress import Position, SourceOffset
 
 PACK_ROWS: Final = 500_000
@@ -39,7 +39,7 @@ bytes, of messages or of what was made of them; less than what the feed gives be
 
 
 @dataclass(frozen=True, slots=True)
-class Slip:
+class Chunk:
     """Some rows of one commit on their way through a lane.
 
     Attributes:
@@ -83,8 +83,8 @@ class Pack:
     end: Position
     rows: int
     size: int
-    good: Objects = field(default_factory=Objects)
-    letters: Objects = field(default_factory=Objects)
+    good: UploadedFiles = field(default_factory=UploadedFiles)
+    letters: UploadedFiles = field(default_factory=UploadedFiles)
     table: pa.Table | None = None
     begun_s: float = 0.0
     compute_s: float = 0.0
@@ -104,7 +104,7 @@ class Committed:
 
 @dataclass(slots=True)
 class _Lane:
-    """What a lane has given back and nobody has taken: record batches and the numbers of slips that end there."""
+    """What a lane has given back and nobody has taken: record batches and the numbers of chunks that end there."""
 
     items: deque[pa.RecordBatch | int] = field(default_factory=deque)
     size: int = 0
@@ -132,38 +132,38 @@ class Packer:
     """
 
     def __init__(
-        self, outputs: Outputs, offset: SourceOffset, *, lanes: int, ahead: Position, clock: Clock = SYSTEM
+        self, outputs: PipelineOutputs, offset: SourceOffset, *, lanes: int, ahead: Position, clock: Clock = SYSTEM
     ) -> None:
         self.changed = threading.Condition()
         self.committed = offset  # the position in the output's log
-        self.rows = self.size = 0  # of the slips that are not committed
+        self.rows = self.size = 0  # of the chunks that are not committed
         self._outputs = outputs
         self._ahead = ahead
         self._clock = clock
-        self._slips: deque[Slip] = deque()
+        self._chunks: deque[Chunk] = deque()
         self._lanes = [_Lane() for _ in range(lanes)]
         self._taken = offset.at
-        self._unfinished = Objects(), Objects()  # of a commit that is larger than a pack
+        self._unfinished = UploadedFiles(), UploadedFiles()  # of a commit that is larger than a pack
         self._number = 0
 
     # From the inputs
 
     def expect(self, rows: int, size: int, *, lane: int | None, table: str, version: int, last: bool) -> int:
-        """Takes note of a slip before it goes to its lane, and gives its number."""
+        """Takes note of a chunk before it goes to its lane, and gives its number."""
         with self.changed:
-            slip = Slip(self._number, lane, table, version, last, rows, size)
+            chunk = Chunk(self._number, lane, table, version, last, rows, size)
             self._number += 1
-            self._slips.append(slip)
+            self._chunks.append(chunk)
             self.rows += rows
             self.size += size
             if lane is None:
                 self.changed.notify_all()
-        return slip.number
+        return chunk.number
 
     # From the lanes
 
     def deliver(self, lane: int, rows: pa.RecordBatch | None, marks: Sequence[tuple[int, int]]) -> None:
-        """Takes what a lane gives back: rows, and which slips end behind which of them."""
+        """Takes what a lane gives back: rows, and which chunks end behind which of them."""
         with self.changed:
             here = self._lanes[lane]
             begin = 0
@@ -184,9 +184,9 @@ class Packer:
 
     def is_ready(self) -> bool:
         """Whether ``take`` would give something."""
-        if not self._slips:
+        if not self._chunks:
             return False
-        first = self._slips[0].lane
+        first = self._chunks[0].lane
         return first is None or bool(self._lanes[first].items)
 
     def take(self) -> Pack | None:
@@ -200,21 +200,21 @@ class Packer:
         batches: list[pa.RecordBatch] = []
         end = dict(self._taken)
         rows = size = made = nbytes = 0
-        # The last place at which a commit was complete: (batches, rows, size, slips) up to there.
+        # The last place at which a commit was complete: (batches, rows, size, chunks) up to there.
         whole: tuple[int, int, int, int] | None = None
         done = 0
         walks = [iter(lane.items) for lane in self._lanes]
-        # guard: the order of slips is put back
-        for slip in self._slips:
+        # guard: the order of chunks is put back
+        for chunk in self._chunks:
             if whole and (made >= PACK_ROWS or nbytes >= PACK_BYTES):
                 break
-            complete = slip.lane is None
-            if slip.lane is not None:
-                for item in walks[slip.lane]:
+            complete = chunk.lane is None
+            if chunk.lane is not None:
+                for item in walks[chunk.lane]:
                     if isinstance(item, int):
-                        if item != slip.number:
+                        if item != chunk.number:
                             raise PipelineError(
-                                f"Slip {slip.number} was expected, and {item} came back. Nothing of it was written."
+                                f"Chunk {chunk.number} was expected, and {item} came back. Nothing of it was written."
                             )
                         complete = True
                         break
@@ -225,10 +225,10 @@ class Packer:
             if not complete:
                 break
             done += 1
-            rows, size = rows + slip.rows, size + slip.size
+            rows, size = rows + chunk.rows, size + chunk.size
             # guard: the position of a real-time pipeline lies behind whole commits
-            if slip.last:
-                end[slip.table] = slip.version
+            if chunk.last:
+                end[chunk.table] = chunk.version
                 whole = len(batches), rows, size, done
         if whole is None:
             # Of what came in, too: the feed waits for bytes that little was made of, and with it the commit's end.
@@ -238,14 +238,14 @@ class Packer:
             end = dict(self._taken)
         return self._cut(batches[: whole[0]], end, *whole[1:])
 
-    def _cut(self, batches: list[pa.RecordBatch], end: Position, rows: int, size: int, slips: int) -> Pack:
+    def _cut(self, batches: list[pa.RecordBatch], end: Position, rows: int, size: int, chunks: int) -> Pack:
         """Removes what a pack holds from the lanes."""
         left = len(batches)
-        for _ in range(slips):
-            slip = self._slips.popleft()
-            while slip.lane is not None and not isinstance(self._lanes[slip.lane].pop(), int):
+        for _ in range(chunks):
+            chunk = self._chunks.popleft()
+            while chunk.lane is not None and not isinstance(self._lanes[chunk.lane].pop(), int):
                 left -= 1
-        if left and (lane := self._slips[0].lane) is not None:  # of a slip that is not complete
+        if left and (lane := self._chunks[0].lane) is not None:  # of a chunk that is not complete
             for _ in range(left):
                 self._lanes[lane].pop()
         pack = Pack(batches, self._taken, end, rows, size, begun_s=time.perf_counter())
@@ -255,7 +255,7 @@ class Packer:
     def upload(self, pack: Pack) -> None:
         """Writes a pack's rows as objects; they become visible with ``commit``."""
         pack.good, pack.letters = self._unfinished
-        self._unfinished = Objects(), Objects()
+        self._unfinished = UploadedFiles(), UploadedFiles()
         if pack.batches:
             good, letters = split_dead_letters(pa.Table.from_batches(pack.batches))
             pack.batches = []
@@ -266,17 +266,17 @@ class Packer:
             pack.table = good
         if pack.start == pack.end:
             self._unfinished = pack.good, pack.letters
-            pack.good, pack.letters = Objects(), Objects()
+            pack.good, pack.letters = UploadedFiles(), UploadedFiles()
         pack.compute_s = time.perf_counter() - pack.begun_s
 
     def commit(self, packs: Sequence[Pack]) -> Committed | None:
         """Commits uploaded packs with one entry: dead letters first, then rows and position. None if nothing moved.
 
         Raises:
-            PipelineFenced, PipelineError: as ``Outputs.commit``.
+            PipelineFenced, PipelineError: as ``PipelineOutputs.commit``.
         """
         begun = time.perf_counter()
-        good, letters = Objects(), Objects()
+        good, letters = UploadedFiles(), UploadedFiles()
         for pack in packs:
             for target, objects in ((good, pack.good), (letters, pack.letters)):
                 target.adds += objects.adds
@@ -303,7 +303,7 @@ class Packer:
         spent = time.perf_counter() - begun
         return Committed(good.rows, letters.rows, read, sum(pack.compute_s for pack in packs), spent, latency)
 
-    def _letters(self) -> Output:
+    def _letters(self) -> OutputLog:
         if self._outputs.letters is None:
             raise PipelineError("The transform marks dead letters, but the pipeline has no topic for them.")
         return self._outputs.letters

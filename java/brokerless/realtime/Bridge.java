@@ -37,19 +37,19 @@ import org.apache.spark.sql.vectorized.ColumnarBatch;
  * The two sockets of one lane, Unix or TCP: the Python process sends rows on one, and this class returns the transform's
  * results on the other.
  *
- * <p>Rows arrive in numbered groups ("slips"). When all rows of a slip were read and their results were written, the
- * slip's number is sent as a mark after those results. This is exact because a task reads row by row, and no operator
+ * <p>Rows arrive in numbered groups ("chunks"). When all rows of a chunk were read and their results were written, the
+ * chunk's number is sent as a mark after those results. This is exact because a task reads row by row, and no operator
  * that Spark allows in real-time mode buffers rows.
  *
  * <p>A lane exists longer than its tasks: each real-time batch starts new tasks, which continue where the last ones
- * stopped, even in the middle of a slip.
+ * stopped, even in the middle of a chunk.
  *
  * <p>The frames (little-endian; brokerless/spark/realtime/frames.py is the other side):
  *
  * <ul>
- *   <li>in: {@code kind u8, pad[3], rows u32, slip u64}, then for 'B' (rows) and 'S' (their schema) an Arrow IPC
+ *   <li>in: {@code kind u8, pad[3], rows u32, chunk u64}, then for 'B' (rows) and 'S' (their schema) an Arrow IPC
  *       message, for 'X' (end after an error) {@code rows} bytes of UTF-8
- *   <li>out: {@code kind u8, pad[3], marks u32, rows u32, pad u32, length u64}, then {@code marks} times {@code slip
+ *   <li>out: {@code kind u8, pad[3], marks u32, rows u32, pad u32, length u64}, then {@code marks} times {@code chunk
  *       u64, rows u64} (the number of the frame's rows before the mark), then {@code length} bytes of Arrow IPC
  * </ul>
  */
@@ -87,7 +87,7 @@ final class Bridge {
 
     private static final class Frame {
         int rows;
-        long slip;
+        long chunk;
         ArrowRecordBatch data;
         Schema schema;
     }
@@ -167,7 +167,7 @@ final class Bridge {
         int kind = header.getInt() & 0xff;
         Frame frame = new Frame();
         frame.rows = header.getInt();
-        frame.slip = header.getLong();
+        frame.chunk = header.getLong();
         switch (kind) {
             case 'B' -> frame.data = MessageSerializer.deserializeRecordBatch(channel, allocator);
             case 'S' -> frame.schema = MessageSerializer.deserializeSchema(channel);
@@ -236,9 +236,9 @@ final class Bridge {
         batch = new ColumnarBatch(vectors.stream().map(ArrowColumnVector::new).toArray(ColumnVector[]::new));
     }
 
-    /** Records that all rows of the current slip were read and their results written. */
+    /** Records that all rows of the current chunk were read and their results written. */
     private void passed() throws IOException {
-        marks.add(new long[] {current.slip, buffered});
+        marks.add(new long[] {current.chunk, buffered});
         current = null;
         if (buffered >= FLUSH_ROWS) {
             flush();
@@ -262,7 +262,7 @@ final class Bridge {
     void write(InternalRow value) throws IOException {
         writer.write(value);
         if (++buffered >= 4 * FLUSH_ROWS) {
-            flush(); // in the middle of a slip from which the transform makes many rows
+            flush(); // in the middle of a chunk from which the transform makes many rows
         }
     }
 

@@ -42,9 +42,9 @@ def test_many_rows_become_several_objects_in_their_order(
     monkeypatch.setattr(outputs, "OBJECT_BYTES", 1000)
     store = FakeStore(clock)
     create_topic(store, "out", SCHEMA, clock=clock)
-    output = outputs.Output(store, "out", SCHEMA, "pipe", clock=clock)
+    output = outputs.OutputLog(store, "out", SCHEMA, "pipe", clock=clock)
     output.claim()
-    objects = outputs.Objects()
+    objects = outputs.UploadedFiles()
     output.upload(table(sizes), objects)
     assert [add.rows for add in objects.adds] == expected
     assert (objects.rows, set(objects.kept)) == (len(sizes), {add.path for add in objects.adds})
@@ -59,7 +59,7 @@ def test_rows_are_measured_in_the_topics_types(clock: FakeClock, monkeypatch: py
     monkeypatch.setattr(outputs, "OBJECT_BYTES", 1000)
     numbers = list(range(100)) * 4  # 400 bytes; as long, with _produced_at, sixteen times as many
     store = FakeStore(clock)
-    target = outputs.Target("out", Schema.parse("n long"))
+    target = outputs.TableWriter("out", Schema.parse("n long"))
     uploaded = target.upload(store, pa.table({"n": pa.array(numbers, pa.int8())}), clock=clock)
     read = [records.load(store, f"out/{add.path}") for add, _ in uploaded]
     assert [part.num_rows for part in read] == [add.rows for add, _ in uploaded] == [50] * 8
@@ -69,7 +69,7 @@ def test_rows_are_measured_in_the_topics_types(clock: FakeClock, monkeypatch: py
 
 def test_rows_of_a_pipeline_that_would_change_are_refused(clock: FakeClock) -> None:
     store = FakeStore(clock)
-    target = outputs.Target("out", Schema.parse("amount decimal(10,1), n double"))
+    target = outputs.TableWriter("out", Schema.parse("amount decimal(10,1), n double"))
     rows = pa.table({"amount": [Decimal("1.5"), Decimal("1.5")], "n": [1, 2**53 + 1]})
     with pytest.raises(MessageError, match="Row 1: column 'n' of topic 'out' is double"):
         target.upload(store, rows, clock=clock)
@@ -83,7 +83,7 @@ def test_an_output_with_nested_columns_is_refused_before_anything_is_written(clo
     create_topic(store, "out", SCHEMA, clock=clock)
     nested = Schema((Column("tags", '{"type": "array", "elementType": "string"}'),))
     with pytest.raises(SchemaError, match="Column 'tags' has the nested or unknown type 'array'"):
-        outputs.Output(store, "out", nested, "pipe", clock=clock)
+        outputs.OutputLog(store, "out", nested, "pipe", clock=clock)
 
 
 def test_no_producer_moves_the_progress_of_a_pipeline(clock: FakeClock) -> None:
@@ -92,13 +92,13 @@ def test_no_producer_moves_the_progress_of_a_pipeline(clock: FakeClock) -> None:
     for table_name, table_id in (("in", None), ("in.3", None), ("in", clock.uuid())):
         with pytest.raises(ConfigError, match="under which pipelines"):
             Producer("out", producer_id=app_id("pipe", table_name, table_id), store=store, clock=clock)
-    output = outputs.Output(store, "out", SCHEMA, "pipe", clock=clock)
+    output = outputs.OutputLog(store, "out", SCHEMA, "pipe", clock=clock)
     output.claim()
     for name in ("pipe", "pipe:in", "in:0", "a:b:c", "10:20:x0", "00:1a:2b:3c:4d:12"):
         with Producer("out", producer_id=name, store=store, clock=clock) as producer:
             producer.send({"n": [1], "text": ["x"]}, sequence=100)
-    assert outputs.Output(store, "out", SCHEMA, "pipe", clock=clock).position({"in": "x"}) == {}
-    output.commit(outputs.Objects(), {"in": 1}, {"in": "x"})  # nor does one with its name fence it
+    assert outputs.OutputLog(store, "out", SCHEMA, "pipe", clock=clock).position({"in": "x"}) == {}
+    output.commit(outputs.UploadedFiles(), {"in": 1}, {"in": "x"})  # nor does one with its name fence it
 
 
 def test_an_object_is_far_smaller_than_what_readers_refuse() -> None:

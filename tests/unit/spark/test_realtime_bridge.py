@@ -16,7 +16,7 @@ from brokerless.log.log import DeltaLog
 from brokerless.producer.producer import Producer
 from brokerless.schema import Schema, dead_letters, partition_table
 from brokerless.spark.inputs import METADATA, columns_of, first_position, open_inputs, skipped_objects
-from brokerless.spark.outputs import Objects, Output, Outputs
+from brokerless.spark.outputs import OutputLog, PipelineOutputs, UploadedFiles
 from brokerless.spark.progress import SourceOffset, app_id
 from brokerless.spark.realtime import bridge as bridge_module
 from brokerless.spark.realtime import feed as feed_module
@@ -63,8 +63,8 @@ def store() -> Store:
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slips of a few rows, so that a commit goes over all lanes."""
-    monkeypatch.setattr(bridge_module, "SLIP_ROWS", 4)
+    """Chunks of a few rows, so that a commit goes over all lanes."""
+    monkeypatch.setattr(bridge_module, "CHUNK_ROWS", 4)
     monkeypatch.setattr(feed_module, "IDLE_S", 0.2)
 
 
@@ -77,10 +77,10 @@ def send(store: FakeStore, ids: Sequence[int], *, partition: int = 0) -> None:
 def send_objects(store: FakeStore, objects: Sequence[Sequence[int]], *, partition: int = 0) -> list[str]:
     """One commit of several objects; their paths."""
     log = DeltaLog(store, partition_table("in", partition))
-    output = Output(store, "out", SCHEMA, "nobody")
+    output = OutputLog(store, "out", SCHEMA, "nobody")
     adds, paths = [], []
     for ids in objects:
-        uploaded = Objects()
+        uploaded = UploadedFiles()
         output.upload(pa.table({"n": pa.array(ids, pa.int64())}), uploaded)
         for add in uploaded.adds:
             adds.append(add)
@@ -121,14 +121,14 @@ class Run:
         options = {"topics": "in", "pipeline": "pipe", "output": "out", "metadata": "true", "skip": skip}
         if until:
             options["until"] = "now"
-        outputs = Outputs(
-            Output(store, "out", SCHEMA, "pipe"), Output(store, dead_letters("out"), SCHEMA, "pipe"), "pipe"
+        outputs = PipelineOutputs(
+            OutputLog(store, "out", SCHEMA, "pipe"), OutputLog(store, dead_letters("out"), SCHEMA, "pipe"), "pipe"
         )
         outputs.claim()
-        outputs.begin(first_position(store, options, outputs.output))
+        outputs.record_start(first_position(store, options, outputs.output))
         inputs = open_inputs(store, options)
         columns = columns_of(store, options)
-        offset = SourceOffset(inputs.at, inputs.at, inputs.ids, rows=0, seen=0)
+        offset = SourceOffset(inputs.at, inputs.at, inputs.ids, rows=0, known_rows=0)
         self.packer = Packer(outputs, offset, lanes=lanes, ahead=inputs.ahead)
         self.feed = Feed(
             store,
@@ -206,7 +206,7 @@ def test_all_messages_come_out_once_and_in_order(store: Store, lanes: int, frame
         assert run.wait() is None
         assert run.bridge.is_done
         assert (run.packer.rows, run.packer.size, run.feed.waiting()) == (0, 0, 0)
-        assert all(run.jvm.slips[lane] for lane in range(lanes))  # one partition went over all of them
+        assert all(run.jvm.chunks[lane] for lane in range(lanes))  # one partition went over all of them
         assert sum(report.read for report in run.reports) == len(first) + len(second)
     check_exact(store, first, second)
 
@@ -242,10 +242,10 @@ def test_a_lane_that_dies_ends_the_run_with_nothing_half_committed_and_the_next_
 
 
 def test_a_commit_that_waits_for_a_held_lane_holds_back_what_is_behind_it(store: Store) -> None:
-    send(store, range(1, 9))  # two slips
+    send(store, range(1, 9))  # two chunks
     send(store, range(9, 13))
     with Run(store, lanes=3, holds=frozenset({1})) as run:
-        soon(lambda: all(run.jvm.slips.values()), "the lanes got nothing")
+        soon(lambda: all(run.jvm.chunks.values()), "the lanes got nothing")
         soon(run.packer.is_ready, "no lane gave anything back")
         time.sleep(0.1)
         assert rows_of(store) == []
@@ -366,15 +366,15 @@ def test_a_crash_between_the_two_commits_repeats_no_dead_letter(store: Store, mo
     for begin in (1, 11):
         send(store, range(begin, begin + 10))
         send(store, range(begin + 1000, begin + 1010), partition=1)
-    commit = Output.commit
+    commit = OutputLog.commit
 
-    def crash(output: Output, *args: object) -> None:
+    def crash(output: OutputLog, *args: object) -> None:
         if output.topic == "out":
             raise ConnectionError("killed")
         commit(output, *args)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(Output, "commit", crash)
+        patch.setattr(OutputLog, "commit", crash)
         with Run(store, lanes=2) as run:
             assert isinstance(run.wait(), PipelineError)
     assert rows_of(store) == []
@@ -405,7 +405,7 @@ def test_a_run_of_which_nothing_is_let_in_ends_without_a_trace(store: Store) -> 
     before = dict(store.objects)
     bridge.close()
     assert jvm.join()
-    assert jvm.slips == {0: [], 1: []}
+    assert jvm.chunks == {0: [], 1: []}
     assert (store.objects, bridge.error) == (before, None)
 
 

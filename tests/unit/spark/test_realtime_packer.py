@@ -14,7 +14,7 @@ from brokerless.columns import records
 from brokerless.errors import PipelineError, PipelineFenced
 from brokerless.log.log import DeltaLog
 from brokerless.schema import Schema, dead_letters
-from brokerless.spark.outputs import Objects, Output, Outputs
+from brokerless.spark.outputs import OutputLog, PipelineOutputs, UploadedFiles
 from brokerless.spark.progress import Begin, SourceOffset, app_id
 from brokerless.spark.realtime import packer as packer_module
 from brokerless.spark.realtime.packer import Committed, Pack, Packer
@@ -33,7 +33,7 @@ BEGIN = {"a": 0, "b": 0}
 ROW_BYTES = 100
 
 Commit = tuple[str, list[list[int]]]
-"""An input table, and the messages of each slip of one commit in it; a slip without is an object without rows."""
+"""An input table, and the messages of each chunk of one commit in it; a chunk without is an object without rows."""
 
 
 def made_of(message: int) -> list[int]:
@@ -69,11 +69,11 @@ class Run:
         if store is None:
             create_topic(self.store, "out", SCHEMA, clock=clock)
             create_topic(self.store, dead_letters("out"), SCHEMA, clock=clock)
-        self.letters = Output(self.store, dead_letters("out"), SCHEMA, "pipe", clock=clock)
-        self.outputs = Outputs(Output(self.store, "out", SCHEMA, "pipe", clock=clock), self.letters, "pipe")
+        self.letters = OutputLog(self.store, dead_letters("out"), SCHEMA, "pipe", clock=clock)
+        self.outputs = PipelineOutputs(OutputLog(self.store, "out", SCHEMA, "pipe", clock=clock), self.letters, "pipe")
         self.outputs.claim()
         begin = at or BEGIN
-        self.outputs.begin(Begin(begin, IDS))
+        self.outputs.record_start(Begin(begin, IDS))
         self.first = DeltaLog(self.store, "out", clock=clock).state.version + 1
         self.packer = Packer(
             self.outputs, SourceOffset(begin, begin, IDS, 0, 0), lanes=lanes, ahead=ahead or {}, clock=clock
@@ -82,21 +82,23 @@ class Run:
         self.made: list[tuple[str, int, list[int]]] = []
         versions = dict(begin)
         self.to_expect: deque[tuple[str, int, list[int], bool]] = deque()
-        for table, slips in commits:
+        for table, chunks in commits:
             versions[table] += 1
-            self.made.append((table, versions[table], [row for slip in slips for one in slip for row in made_of(one)]))
-            for number, slip in enumerate(slips):
-                self.to_expect.append((table, versions[table], slip, number == len(slips) - 1))
+            self.made.append(
+                (table, versions[table], [row for chunk in chunks for one in chunk for row in made_of(one)])
+            )
+            for number, chunk in enumerate(chunks):
+                self.to_expect.append((table, versions[table], chunk, number == len(chunks) - 1))
         self.end = versions
 
     def expect(self, lane: int) -> int:
-        """Gives the next slip to a lane."""
-        table, version, slip, last = self.to_expect.popleft()
-        size = len(slip) * ROW_BYTES
-        to = lane if slip else None
-        number = self.packer.expect(len(slip), size, lane=to, table=table, version=version, last=last)
-        if slip:
-            self.streams[lane].extend(row for one in slip for row in made_of(one))
+        """Gives the next chunk to a lane."""
+        table, version, chunk, last = self.to_expect.popleft()
+        size = len(chunk) * ROW_BYTES
+        to = lane if chunk else None
+        number = self.packer.expect(len(chunk), size, lane=to, table=table, version=version, last=last)
+        if chunk:
+            self.streams[lane].extend(row for one in chunk for row in made_of(one))
             self.streams[lane].append((number,))
         return number
 
@@ -151,7 +153,7 @@ class Run:
     def check(self) -> None:
         """Each entry holds the good rows of just those commits by which its position has moved, in their order."""
         commits = deque(self.made)
-        at = dict(self.packer.committed.since)
+        at = dict(self.packer.committed.run_start)
         for moved, rows in self.entries():
             at |= moved
             expected: list[int] = []
@@ -164,8 +166,8 @@ class Run:
         assert letters == [row for row in done if is_bad(row)]
 
 
-_SLIPS = st.lists(st.lists(st.integers(1, 60), max_size=4), min_size=1, max_size=4)
-_COMMITS = st.lists(st.tuples(st.sampled_from("ab"), _SLIPS), min_size=1, max_size=8)
+_CHUNKS = st.lists(st.lists(st.integers(1, 60), max_size=4), min_size=1, max_size=4)
+_COMMITS = st.lists(st.tuples(st.sampled_from("ab"), _CHUNKS), min_size=1, max_size=8)
 
 
 @settings(max_examples=80, deadline=None)
@@ -201,16 +203,16 @@ def test_whatever_the_lanes_do_each_entry_holds_whole_commits_in_order(
             run.packer.commit(packs)
         run.check()
     assert run.packer.committed.at == run.end
-    assert run.packer.committed.rows == sum(len(slip) for _, slips in commits for slip in slips)
+    assert run.packer.committed.rows == sum(len(chunk) for _, chunks in commits for chunk in chunks)
     assert (run.packer.rows, run.packer.size) == (0, 0)
 
 
-def test_what_came_early_waits_for_the_slip_before_it() -> None:
+def test_what_came_early_waits_for_the_chunk_before_it() -> None:
     run = Run([("a", [[1], [2], [4]]), ("b", [[5]])], lanes=3)
     for lane in (0, 1, 2, 1):
         run.expect(lane)
     run.deliver(2)
-    run.deliver(1)  # with the slip of the second commit
+    run.deliver(1)  # with the chunk of the second commit
     assert (run.packer.is_ready(), run.take()) == (False, None)
     run.deliver(0)
     assert run.commit() is not None
@@ -222,7 +224,7 @@ def test_a_position_lies_behind_whole_commits_only() -> None:
     run = Run([("a", [[1]]), ("a", [[7], [11]])])
     for _ in range(3):
         run.expect(0)
-    run.deliver(0, 2 + 2)  # the first commit, and the first slip of the second
+    run.deliver(0, 2 + 2)  # the first commit, and the first chunk of the second
     assert run.commit() is not None
     assert run.packer.committed.at == {"a": 1, "b": 0}
     assert run.entries() == [({"a": 1}, [10])]
@@ -269,7 +271,7 @@ def test_a_commit_larger_than_a_pack_is_uploaded_in_parts_and_committed_once(mon
     run.check()
 
 
-def test_a_slip_larger_than_a_pack_is_uploaded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chunk_larger_than_a_pack_is_uploaded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packer_module, "PACK_BYTES", 30)
     run = Run([("a", [[1, 4, 7, 10, 13, 16, 19]]), ("b", [[22]])])
     run.expect(0)
@@ -330,19 +332,21 @@ def test_packs_that_waited_are_committed_with_one_entry() -> None:
     run.check()
 
 
-def test_a_mark_of_another_slip_ends_the_run() -> None:
+def test_a_mark_of_another_chunk_ends_the_run() -> None:
     run = Run([("a", [[1], [2]])], lanes=2)
     run.expect(0)
     second = run.expect(1)
     run.packer.deliver(0, None, [(second, 0)])
-    with pytest.raises(PipelineError, match="Slip 0 was expected, and 1 came back"):
+    with pytest.raises(PipelineError, match="Chunk 0 was expected, and 1 came back"):
         run.take()
     assert run.entries() == []
 
 
 def test_dead_letters_without_a_topic_end_the_run() -> None:
     run = Run([("a", [[4]])])
-    packer = Packer(Outputs(run.outputs.output, None, "pipe"), SourceOffset(BEGIN, BEGIN, IDS, 0, 0), lanes=1, ahead={})
+    packer = Packer(
+        PipelineOutputs(run.outputs.output, None, "pipe"), SourceOffset(BEGIN, BEGIN, IDS, 0, 0), lanes=1, ahead={}
+    )
     packer.expect(1, ROW_BYTES, lane=0, table="a", version=1, last=True)
     packer.deliver(0, batch(made_of(4)), [(0, 1)])
     pack = packer.take()
@@ -396,7 +400,7 @@ def test_a_pack_that_does_not_continue_the_output_is_refused() -> None:
     run.all()
     pack = run.take()
     assert pack is not None
-    run.outputs.output.commit(Objects(), {"a": 1}, IDS)
+    run.outputs.output.commit(UploadedFiles(), {"a": 1}, IDS)
     with pytest.raises(PipelineError, match="rows would be lost or repeated"):
         run.packer.commit([pack])
 
