@@ -520,7 +520,9 @@ def create_bucket(settings: Settings) -> None:
         settings.bucket,
         config={
             "region": settings.region,
+            # Both names, as in ``_client``.
             "endpoint": settings.endpoint or "",
+            "aws_endpoint_url_s3": settings.endpoint or "",
             "virtual_hosted_style_request": True,
             "access_key_id": settings.access_key or "",
             "secret_access_key": settings.secret_key or "",

@@ -17,7 +17,7 @@ import pytest
 from brokerless import store as stores
 from brokerless.errors import StoreError, StoreUnavailable
 from brokerless.settings import Settings
-from brokerless.store import ObstoreStore, open_store
+from brokerless.store import ObstoreStore, create_bucket, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,6 +38,7 @@ class Server:
     rate: float = float("inf")
     failing: int = 0
     hanging: bool = False
+    port: int = 0
     objects: dict[str, bytes] = field(default_factory=dict)
     peers: set[tuple[str, int]] = field(default_factory=set)
     over: threading.Event = field(default_factory=threading.Event)
@@ -49,7 +50,7 @@ class Server:
             protocol_version = "HTTP/1.1"
 
             def do_PUT(self) -> None:
-                body = b"".join(self.slowly(int(self.headers["Content-Length"]), self.rfile.read))
+                body = b"".join(self.slowly(int(self.headers["Content-Length"] or 0), self.rfile.read))
                 if self.is_served():
                     server.objects[self.path] = body
                     self.answer(200, b"", ETag='"1"')
@@ -123,7 +124,8 @@ def store(server: Server) -> Iterator[ObstoreStore]:
     http = Quiet(("127.0.0.1", 0), server.handler())
     thread = threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True)
     thread.start()
-    yield open_store(s3(http.server_port))
+    server.port = http.server_port
+    yield open_store(s3(server.port))
     server.over.set()
     http.shutdown()
     http.server_close()
@@ -180,6 +182,15 @@ def test_the_settings_endpoint_is_used_whatever_the_environment_names(
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     store.put("t/x", b"x", within_s=1)
     assert server.objects == {"/bucket/t/x": b"x"}
+
+
+def test_a_bucket_is_created_at_the_settings_endpoint_whatever_the_environment_names(
+    store: ObstoreStore, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    create_bucket(s3(server.port))
+    assert [path.split("?")[0] for path in server.objects] == ["/bucket"]
 
 
 def test_a_call_with_a_deadline_is_tried_again_until_it_works(store: ObstoreStore, server: Server) -> None:
