@@ -13,11 +13,12 @@ import json
 import queue
 import threading
 from typing import TYPE_CHECKING, Any, ClassVar, Final
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from benchmarks import messages
 from benchmarks.peers.base import Peer, Stats
 from benchmarks.peers.checks import TimestampCheck
+from brokerless.maintenance.maintainer import storage_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -52,19 +53,6 @@ def create_table(settings: Settings, table: str) -> None:
     utc = pa.timestamp("us", tz="UTC")
     schema = pa.schema([("date", pa.string()), ("message", pa.string()), ("_produced_at", utc)])
     DeltaTable.create(f"{settings.root}/{table}", schema=schema, storage_options=storage_options(settings))
-
-
-def storage_options(settings: Settings) -> dict[str, str]:
-    """Return delta-rs's options for the store. It commits by conditional PUT by default."""
-    options = {
-        "AWS_REGION": settings.region,
-        "AWS_ENDPOINT_URL": settings.endpoint,
-        "AWS_ACCESS_KEY_ID": settings.access_key,
-        "AWS_SECRET_ACCESS_KEY": settings.secret_key,
-        "AWS_SESSION_TOKEN": settings.session_token,
-        "AWS_ALLOW_HTTP": "true" if (settings.endpoint or "").startswith("http://") else None,
-    }
-    return {key: value for key, value in options.items() if value is not None}
 
 
 class DeltaRsSender:
@@ -165,17 +153,20 @@ class LogReceiver:
 
 
 def _open_store(settings: Settings) -> ObjectStore:
-    from obstore.store import from_url
+    from obstore.store import S3Store
 
     config: dict[str, Any] = {
         "region": settings.region,
+        # Both names: the client prefers the second, and would take it from the environment.
         "endpoint": settings.endpoint,
+        "aws_endpoint_url_s3": settings.endpoint,
         "access_key_id": settings.access_key,
         "secret_access_key": settings.secret_key,
         "session_token": settings.session_token,
     }
-    return from_url(
-        settings.root,
+    return S3Store(
+        settings.bucket,
+        prefix=urlsplit(settings.root).path.strip("/"),
         config={key: value for key, value in config.items() if value is not None},
         client_options={"allow_http": (settings.endpoint or "").startswith("http://"), "timeout": "10 seconds"},
     )

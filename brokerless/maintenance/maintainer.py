@@ -325,7 +325,9 @@ def storage_options(settings: Settings) -> dict[str, str]:
         return {}
     values = {
         "AWS_REGION": settings.region,
+        # Both names: delta-rs prefers the second, and would take it from the environment.
         "AWS_ENDPOINT_URL": settings.endpoint,
+        "AWS_ENDPOINT_URL_S3": settings.endpoint,
         "AWS_ALLOW_HTTP": "true" if (settings.endpoint or "").startswith("http://") else None,
         "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "false" if settings.endpoint else None,
         "AWS_ACCESS_KEY_ID": settings.access_key,

@@ -619,7 +619,8 @@ def test_storage_options() -> None:
     settings = Settings(profile="minio", root="s3://b", endpoint="http://h:1", access_key="a", secret_key="b")
     options = storage_options(settings)
     assert (options["AWS_ALLOW_HTTP"], options["AWS_ENDPOINT_URL"]) == ("true", "http://h:1")
+    assert options["AWS_ENDPOINT_URL_S3"] == "http://h:1"  # a Spark session of the process may have set another one
     assert "AWS_SESSION_TOKEN" not in options
     cloud = storage_options(Settings(profile="aws", root="s3://b"))
-    assert not {"AWS_ENDPOINT_URL", "AWS_ALLOW_HTTP", "AWS_ACCESS_KEY_ID"} & set(cloud)
+    assert not {"AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ALLOW_HTTP", "AWS_ACCESS_KEY_ID"} & set(cloud)
     assert storage_options(Settings(profile="aws", root="file:///x")) == {}
