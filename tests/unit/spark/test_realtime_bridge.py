@@ -244,8 +244,9 @@ def test_a_lane_that_dies_ends_the_run_with_nothing_half_committed_and_the_next_
 def test_a_commit_that_waits_for_a_held_lane_holds_back_what_is_behind_it(store: Store) -> None:
     send(store, range(1, 9))  # two chunks
     send(store, range(9, 13))
-    with Run(store, lanes=3, holds=frozenset({1})) as run:
-        soon(lambda: all(run.jvm.chunks.values()), "the lanes got nothing")
+    # The first lane is slow, so that the second chunk goes to the second one.
+    with Run(store, lanes=3, holds=frozenset({1}), delay_s={0: 0.3}) as run:
+        soon(lambda: bool(run.jvm.chunks[1]), "the held lane got nothing")
         soon(run.packer.is_ready, "no lane gave anything back")
         time.sleep(0.1)
         assert rows_of(store) == []
