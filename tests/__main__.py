@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 TESTS: Final = Path(__file__).parent
-FIRST: Final = ("faults", "infra", "spark", "benchmarks")
-"""The folders of one process; the other one has all the rest. As long as each other on two cores."""
+FIRST: Final = ("faults", "spark")
+"""The folders of one process, in which Spark runs; the other one has all the rest, and takes about as long."""
 
 _NOTHING_COLLECTED: Final = 5
 
