@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 
 from brokerless import export as export_module
 from brokerless.columns.records import to_table
-from brokerless.consumer import Tail
 from brokerless.errors import BrokerlessError, ConfigError, TopicChanged, TopicNotFound
 from brokerless.export import csv_lines, export_topic, json_lines, plain_decimal
+from brokerless.log.tail import Tail
 from brokerless.offsets import Offset, SavedPosition
 from brokerless.producer.producer import Producer
 from brokerless.schema import Schema
