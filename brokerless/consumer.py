@@ -90,7 +90,7 @@ class Consumer:
         partitions: only these partitions (of each topic).
         idle_poll_max_s: how far apart polls may get when nothing comes. Polling costs requests (see ``cost``).
         batch_bytes: about how many bytes of objects one poll fetches; soft by one commit.
-        accept_rewrites: where another engine deleted or updated rows, go on: rows that it left in their file come once more.
+        accept_rewrites: go on where another engine deleted or updated rows; rows that it left come once more.
         store: instead of the one that the settings name.
         clock: time, randomness and sleeping.
 

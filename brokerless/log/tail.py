@@ -45,7 +45,7 @@ class Tail:
         log: the partition's log; used for reading only.
         version: the first entry to deliver.
         idle_max_s: the longest time between two looks (``due_in_s``).
-        accept_rewrites: where another engine deleted or updated rows, go on: rows that it left in their file come once more.
+        accept_rewrites: go on where another engine deleted or updated rows; rows that it left come once more.
         poll_s: the time from one look to the next while entries come.
         entries: what the opening of the log has read already (``DeltaLog.open``). For a minute (``FRESH_S``) these are
             delivered as they were read; once a second one GET makes sure that their table is still there.
