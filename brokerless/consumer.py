@@ -35,7 +35,6 @@ from brokerless.topics import Topic, open_topic, store_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from concurrent.futures import Future
-    from types import TracebackType
 
     from brokerless.log.entries import Add
     from brokerless.schema import Schema
@@ -289,9 +288,7 @@ class Consumer:
     def __enter__(self) -> Consumer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _take(self, parts: Sequence[_Part]) -> list[Batch]:
