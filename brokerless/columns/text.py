@@ -1,4 +1,4 @@
-"""Text from outside into rows that fit a topic: JSON objects, and CSV fields, whatever somebody sends.
+"""Text from outside into rows that fit a topic: JSON objects, whatever somebody sends.
 
 Whoever wrote the text is not trusted. Every text becomes a row or a ``UsageError`` that says where and why, of bounded
 length; nothing in it makes the reader crash, wait or take memory out of proportion.
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from arro3.core import Table
 
 from brokerless.columns.records import arrow_schema, to_table
 from brokerless.errors import MessageError, SchemaError, UsageError
@@ -17,16 +18,10 @@ from brokerless.errors import MessageError, SchemaError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from arro3.core import Table
-
     from brokerless.schema import Schema
 
 _EXCERPT: Final = 60
 _NAMES: Final = 5
-_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,40}")
-_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]{1,400}(?:\.[0-9]{0,400})?|\.[0-9]{1,400})(?:[eE][+-]?[0-9]{1,4})?")
-_INTEGERS: Final = frozenset({"long", "integer", "short", "byte"})
-_FLOATS: Final = frozenset({"float", "double"})
 
 
 class RowReader:
@@ -46,7 +41,6 @@ class RowReader:
         self.topic = topic
         self.schema = schema
         self.names = frozenset(schema.names)
-        self._types = {column.name: column.type for column in schema.columns}
         self._optional = frozenset(optional)
 
     def parse(self, text: bytes | str, *, place: str) -> dict[str, Any]:
@@ -81,19 +75,14 @@ class RowReader:
                 f"{place} is not a JSON object{f': {excerpt(text)}' if text else ''}. Write one object a line, with "
                 f"the topic's columns {', '.join(sorted(self.names))}."
             )
-        self.check_names(value.keys(), place=place)
+        self._check_names(value.keys(), place=place)
         for name, cell in value.items():
             # 1e999 is JSON, and Python reads it as infinity.
             if isinstance(cell, float) and not math.isfinite(cell):
                 raise MessageError(f"{place}: column {name!r} has a number that no double can hold. Correct the value.")
         return value
 
-    def check_names(self, names: Iterable[str], *, place: str) -> None:
-        """Passes if these are the topic's columns.
-
-        Raises:
-            SchemaError: a column too many or too few.
-        """
+    def _check_names(self, names: Iterable[str], *, place: str) -> None:
         found = frozenset(names)
         if unknown := found - self.names - self._optional:
             raise SchemaError(
@@ -105,67 +94,36 @@ class RowReader:
                 f"{place} lacks the column {_listed(missing)} of topic {self.topic!r}. Add it, with null for no value."
             )
 
-    def from_texts(self, texts: Mapping[str, str], *, place: str) -> dict[str, Any]:
-        """The row in CSV fields. An empty field is null, except in a string column.
-
-        Raises:
-            MessageError: a text that is no value of its column's type.
-        """
-        row: dict[str, Any] = {}
-        for name, text in texts.items():
-            kind = self._types[name]
-            if kind == "string":
-                row[name] = text
-            elif not text:
-                row[name] = None
-            elif kind in _INTEGERS and _INTEGER.fullmatch(text):
-                row[name] = int(text)
-            elif kind in _FLOATS and _NUMBER.fullmatch(text) and math.isfinite(number := float(text)):
-                # An integer is one until it is known that the column can hold it.
-                row[name] = int(text) if text.lstrip("+-").isdigit() else number
-            elif kind == "boolean" and text.lower() in {"true", "false"}:
-                row[name] = text.lower() == "true"
-            elif kind not in _INTEGERS | _FLOATS | {"boolean"}:
-                row[name] = text
-            else:
-                raise MessageError(
-                    f"{place}: column {name!r} is {kind}, but the field is {excerpt(text)}. Correct the value."
-                )
-        return row
-
     def table(self, rows: Sequence[Mapping[str, Any]], place: Callable[[int], str]) -> Table:
         """The rows as a table; ``place`` says where a row is from.
 
         Raises:
             MessageError: a value that does not fit its column; names the first such row by its place.
         """
-        try:
-            return to_table(rows, self.schema, topic=self.topic, produced_at_us=0)
-        except Exception:  # also a value nested so deeply that it cannot even be shown
-            bad = self.misfits(rows)
-            if not bad:
-                raise
+        table, bad = self.fitting(rows)
+        if bad:
             number = min(bad)
-            raise MessageError(f"{place(number)}: {bad[number].rstrip('.')}. Correct the value.") from None
+            raise MessageError(f"{place(number)}: {bad[number].rstrip('.')}. Correct the value.")
+        return table
 
-    def misfits(self, rows: Sequence[Mapping[str, Any]]) -> dict[int, str]:
-        """The numbers of the rows with a value that does not fit its column, and why. Few of them cost little."""
-        found: dict[int, str] = {}
+    def fitting(self, rows: Sequence[Mapping[str, Any]]) -> tuple[Table, dict[int, str]]:
+        """The rows that fit as one table, and the numbers of the others with the reason. Few of these cost little."""
+        tables: list[Table] = []
+        misfits: dict[int, str] = {}
         todo = [(0, len(rows))]
         while todo:
             start, end = todo.pop()
-            if start == end:
-                continue
             try:
-                to_table(rows[start:end], self.schema, topic=self.topic, produced_at_us=0)
+                tables.append(to_table(rows[start:end], self.schema, topic=self.topic, produced_at_us=0))
             except Exception as error:  # whatever it is about one row, it must not take the others with it
                 if end - start == 1:
                     text = str(error) if isinstance(error, UsageError) else type(error).__name__
-                    found[start] = text.removeprefix("Row 0: ")
+                    misfits[start] = text.removeprefix("Row 0: ")
                 else:
                     middle = (start + end) // 2
-                    todo += [(start, middle), (middle, end)]
-        return found
+                    todo += [(middle, end), (start, middle)]
+        batches = [batch for table in tables for batch in table.to_batches()]
+        return Table.from_batches(batches, schema=arrow_schema(self.schema)), misfits
 
 
 def excerpt(text: bytes | str) -> str:

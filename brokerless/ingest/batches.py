@@ -13,26 +13,21 @@ the two commits loses none. ``docs/guarantees.md`` has the guarantee of each sou
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from brokerless import metrics
 from brokerless.clock import SYSTEM, Clock
 from brokerless.columns.text import RowReader, excerpt
-from brokerless.errors import (
-    BrokerlessError,
-    ConfigError,
-    SchemaError,
-    TopicChanged,
-    TopicNotFound,
-)
+from brokerless.errors import BrokerlessError, ConfigError, SchemaError, TopicChanged, TopicNotFound
 from brokerless.ingest.plan import OrderedTopic, Plan, dead_letter, parse_rows, with_followers
-from brokerless.ingest.positions import PositionedRow, Written, write_once
+from brokerless.ingest.positions import SourcePosition, Written, write_once
 from brokerless.schema import Column, Schema, check_name, dead_letters
 from brokerless.topics import create_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
+    from brokerless.columns.records import Messages
     from brokerless.metrics import Meter
     from brokerless.producer.pool import ProducerPool
     from brokerless.store import Store
@@ -216,11 +211,13 @@ class BatchIngest:
                 plan.failed.update(numbers)
                 continue
             plan.opened.append((topic, ordered_topic, numbers))
-            good, bad = parse_rows(batch, numbers, reader)
+            rows, bad = parse_rows(batch, numbers, reader)
             plan.dead_letters.update({number: (topic, reason) for number, reason in bad.items()})
-            for number, row in good.items():
+            shares: dict[int, set[int]] = {}
+            for number in rows.numbers:
                 partition = ordered_topic.partition_of(batch[number].source) if ordered_topic else 0
-                plan.rows.setdefault((topic, ordered_topic, partition), {})[number] = row
+                shares.setdefault(partition, set()).add(number)
+            plan.rows |= {(topic, ordered_topic, partition): rows.only(share) for partition, share in shares.items()}
         plan.stop_behind_failed(batch, pending)
         return plan
 
@@ -247,36 +244,29 @@ class BatchIngest:
         for number, (topic, reason) in plan.dead_letters.items():
             share = rejected.setdefault((topic, batch[number].position is not None), {})
             share[number] = dead_letter(batch[number], reason, self._routes.default)
-        for (topic, ordered), rows in rejected.items():
+        for (topic, ordered), found in rejected.items():
             try:
-                self._write_dead_letters(batch, topic, rows, ordered=ordered, result=result)
+                sources = [batch[number] for number in found]
+                self._write_dead_letters(topic, sources, list(found.values()), ordered=ordered, result=result)
             except BrokerlessError as error:
                 result.errors.append(error)
-                failed.update(rows)
+                failed.update(found)
         stale: list[int] = []
         for (topic, ordered_topic, partition), rows in plan.rows.items():
             try:
-                self._write_rows(batch, topic, ordered_topic, partition, rows, result=result)
+                begun = self._clock.monotonic()
+                sources = [batch[number] for number in rows.numbers]
+                written = self._write(topic, ordered_topic, partition, sources, rows.table)
+                self._count(topic, written, begun, result)
             except BrokerlessError as error:
                 result.errors.append(error)
-                failed.update(rows)
+                failed.update(rows.numbers)
                 if isinstance(error, TopicChanged | TopicNotFound):
                     self._forget(topic)
-                    stale += rows
+                    stale += rows.numbers
         return sorted(stale)
 
-    def _write_rows(
-        self,
-        batch: Sequence[SourceMessage],
-        topic: str,
-        ordered_topic: OrderedTopic | None,
-        partition: int,
-        rows: Mapping[int, Row],
-        *,
-        result: IngestResult,
-    ) -> None:
-        begun = self._clock.monotonic()
-        written = self._write(batch, topic, ordered_topic, partition, rows)
+    def _count(self, topic: str, written: Written, begun: float, result: IngestResult) -> None:
         result.committed += written.rows
         result.skipped += written.skipped
         if written.rows:
@@ -286,18 +276,13 @@ class BatchIngest:
             self._meter.add(metrics.COMMIT_CONFLICTS, topic, written.conflicts)
 
     def _write_dead_letters(
-        self,
-        batch: Sequence[SourceMessage],
-        topic: str,
-        rows: Mapping[int, Row],
-        *,
-        ordered: bool,
-        result: IngestResult,
+        self, topic: str, sources: Sequence[SourceMessage], rows: Sequence[Row], *, ordered: bool, result: IngestResult
     ) -> None:
         name = dead_letters(topic)
         for last in (False, True):
             try:
-                written = self._write(batch, name, self._ordered_topic(name) if ordered else None, 0, rows)
+                ordered_topic = self._ordered_topic(name) if ordered else None
+                written = self._write(name, ordered_topic, 0, sources, rows)
             except (TopicChanged, TopicNotFound, SchemaError):
                 self._forget(name)
                 if last:
@@ -312,25 +297,21 @@ class BatchIngest:
 
     def _write(
         self,
-        batch: Sequence[SourceMessage],
         topic: str,
         ordered_topic: OrderedTopic | None,
         partition: int,
-        rows: Mapping[int, Row],
+        sources: Sequence[SourceMessage],
+        messages: Messages,
     ) -> Written:
         if ordered_topic is None:
             producer = self._producers.get(topic)
             before = producer.conflicts
-            producer.send(list(rows.values()))
-            return Written(len(rows), 0, producer.conflicts - before)
-        positioned = [
-            PositionedRow(message.source, message.position, row)
-            for message, row in ((batch[number], row) for number, row in rows.items())
-            if message.position is not None
-        ]
+            producer.send(messages)
+            return Written(len(sources), 0, producer.conflicts - before)
         return write_once(
             ordered_topic.log(partition),
-            positioned,
+            messages,
+            [SourcePosition(message.source, cast("int", message.position)) for message in sources],
             schema=ordered_topic.reader.schema,
             topic=topic,
             timeout_s=self._timeout_s,

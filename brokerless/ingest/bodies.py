@@ -1,4 +1,4 @@
-"""Parse the body of an HTTP request into rows: base64, gzip, JSON, JSON lines and CSV, with limits.
+"""Parse the body of an HTTP request into rows: base64, gzip, JSON and JSON lines, with limits.
 
 A body of a few kilobytes can unpack to gigabytes, so unpacking stops at the limit. Parsed JSON needs up to thirty times
 the memory of its text (``[[],[],...]``): a function with 512 MB can hold the 6 MB that Lambda accepts, and a higher
@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import csv
-import io
 import json
 import re
 import zlib
@@ -32,13 +30,8 @@ _JSON: Final = frozenset({"application/json", "text/json"})
 _LINES: Final = frozenset(
     {"application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines"}
 )
-_CSV: Final = frozenset({"text/csv", "application/csv"})
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _GZIP: Final = 31  # zlib's window bits for data with a gzip header
-# Usually one. Each costs a copy of all data after it, and an empty one has 20 bytes.
-_GZIP_MEMBERS: Final = 64
-# The default of the csv module is 128 KiB; a field is bounded by the body anyway.
-_FIELD_LIMIT: Final = 2**30
 
 
 class BodyTooLarge(UsageError):
@@ -113,11 +106,9 @@ def table_of(data: bytes, *, content_type: str, reader: RowReader) -> Table:
         found = _json(text, reader)
     elif kind in _LINES:
         found = _lines(text, reader)
-    elif kind in _CSV:
-        found = _csv(text, reader)
     else:
         raise UnsupportedBody(
-            f"The Content-Type must be application/json, application/x-ndjson or text/csv, got {excerpt(kind)}."
+            f"The Content-Type must be application/json or application/x-ndjson, got {excerpt(kind)}."
         )
 
     def location(row: int) -> str:
@@ -132,22 +123,17 @@ def _check_size(size: int, max_bytes: int) -> None:
 
 
 def _unpacked(data: bytes, max_bytes: int) -> bytes:
-    parts: list[bytes] = []
-    size = 0
+    unpacker = zlib.decompressobj(_GZIP)
     try:
-        for _ in range(_GZIP_MEMBERS):
-            if not data:
-                return b"".join(parts)
-            member = zlib.decompressobj(_GZIP)
-            parts.append(member.decompress(data, max_bytes + 1 - size))
-            size += len(parts[-1])
-            _check_size(size, max_bytes)
-            if not member.eof:
-                raise MessageError("The gzip body ends too early. Send it again.")
-            data = member.unused_data
+        unpacked = unpacker.decompress(data, max_bytes + 1)
     except zlib.error as error:
         raise MessageError(f"The body is not gzip ({error}). Pack it, or omit Content-Encoding.") from None
-    raise MessageError(f"The gzip body must have at most {_GZIP_MEMBERS} parts. Pack it as one.")
+    _check_size(len(unpacked), max_bytes)
+    if not unpacker.eof:
+        raise MessageError("The gzip body ends too early. Send it again.")
+    if unpacker.unused_data:
+        raise MessageError("The gzip body must have one part. Pack it as one.")
+    return unpacked
 
 
 def _json(text: str, reader: RowReader) -> _Found:
@@ -210,39 +196,6 @@ def _lines(text: str, reader: RowReader) -> _Found:
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             _add(found, reader.parse(line, place=_line(number)), number)
-    return found
-
-
-def _csv(text: str, reader: RowReader) -> _Found:
-    found = _Found([], [])
-    csv.field_size_limit(_FIELD_LIMIT)
-    lines = csv.reader(io.StringIO(text, newline=""), strict=True)
-    header: list[str] = []
-    try:
-        for fields in lines:
-            if not fields:
-                continue
-            location = _line(lines.line_num)
-            if not header:
-                header = [name.strip() for name in fields]
-                reader.check_names(header, place=location)
-                if len(set(header)) < len(header):
-                    raise MessageError(f"{location}: the header names a column twice. Name each once.")
-                continue
-            if len(fields) != len(header):
-                raise MessageError(
-                    f"{location} has {len(fields)} fields, but the header has {len(header)}. Quote fields with commas."
-                )
-            row = reader.from_texts(dict(zip(header, fields, strict=True)), place=location)
-            _add(found, row, lines.line_num)
-    except csv.Error as error:
-        raise MessageError(
-            f"{_line(lines.line_num)} is not CSV: {error}. Quote fields, and double the quotes in them."
-        ) from None
-    if not header:
-        raise MessageError(
-            f"The CSV has no header. The first line must have the columns: {','.join(reader.schema.names)}."
-        )
     return found
 
 

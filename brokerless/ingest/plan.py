@@ -11,10 +11,13 @@ from brokerless.errors import BrokerlessError, TopicDeleted, TopicNotFound, Usag
 from brokerless.log.entries import PARTITIONS_KEY
 from brokerless.log.log import DeltaLog
 from brokerless.producer.partitioner import partition_of
+from brokerless.producer.split import selected
 from brokerless.schema import Schema, partition_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from arro3.core import Table
 
     from brokerless.clock import Clock
     from brokerless.ingest.batches import SourceMessage
@@ -73,6 +76,21 @@ class OrderedTopic:
             self.log(partition).confirm()
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Messages by their numbers in the batch, and the table that was made of them when they were checked."""
+
+    numbers: Sequence[int]
+    table: Table
+
+    def only(self, wanted: set[int]) -> Rows:
+        """Return some of the messages."""
+        found = [row for row, number in enumerate(self.numbers) if number in wanted]
+        if len(found) == len(self.numbers):
+            return self
+        return Rows([self.numbers[row] for row in found], selected(self.table, found))
+
+
 @dataclass(slots=True)
 class Plan:
     """The commits of one batch. Messages are named by their number in the batch.
@@ -87,7 +105,7 @@ class Plan:
         opened: the topics whose schemas were used, each with its opened topic and its messages.
     """
 
-    rows: dict[tuple[str, OrderedTopic | None, int], dict[int, Row]] = field(default_factory=dict)
+    rows: dict[tuple[str, OrderedTopic | None, int], Rows] = field(default_factory=dict)
     dead_letters: dict[int, tuple[str, str]] = field(default_factory=dict)
     failed: set[int] = field(default_factory=set)
     errors: list[BrokerlessError] = field(default_factory=list)
@@ -110,16 +128,15 @@ class Plan:
         self.failed |= with_followers(batch, self.failed).intersection(pending)
         for number in self.failed:
             self.dead_letters.pop(number, None)
-            for rows in self.rows.values():
-                rows.pop(number, None)
-        self.rows = {target: rows for target, rows in self.rows.items() if rows}
+        left = {target: rows.only(set(pending) - self.failed) for target, rows in self.rows.items()}
+        self.rows = {target: rows for target, rows in left.items() if rows.numbers}
 
 
 def parse_rows(
     batch: Sequence[SourceMessage], numbers: Sequence[int], reader: RowReader
-) -> tuple[dict[int, Row], dict[int, str]]:
+) -> tuple[Rows, dict[int, str]]:
     """Return the rows of the messages that fit the topic, and for each of the others the reason why it does not."""
-    good: dict[int, Row] = {}
+    parsed: dict[int, Mapping[str, Any]] = {}
     bad: dict[int, str] = {}
     for number in numbers:
         body = batch[number].body
@@ -127,16 +144,16 @@ def parse_rows(
             if body is None:
                 bad[number] = "The message has no body."
             else:
-                good[number] = reader.parse(body, place="The message")
+                parsed[number] = reader.parse(body, place="The message")
         except UsageError as error:
             bad[number] = str(error)
         except Exception as error:  # the content of one message must not stop the others
             bad[number] = f"The message cannot be read ({type(error).__name__})."
-    order = list(good)
-    for index, reason in reader.misfits(list(good.values())).items():
-        bad[order[index]] = reason
-        del good[order[index]]
-    return good, bad
+    order = list(parsed)
+    table, misfits = reader.fitting(list(parsed.values()))
+    bad |= {order[row]: reason for row, reason in misfits.items()}
+    good = [number for row, number in enumerate(order) if row not in misfits]
+    return Rows(good, table.select(list(reader.schema.names))), bad
 
 
 def dead_letter(message: SourceMessage, reason: str, default_topic: str) -> Row:

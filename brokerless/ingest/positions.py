@@ -13,17 +13,19 @@ source adds three txns to every checkpoint: thousands of message groups are fine
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from brokerless.columns.records import to_table
 from brokerless.errors import ConfigError, NotCommitted
 from brokerless.log.commit import commit_table
 from brokerless.log.log import TxnAdvanced
+from brokerless.producer.split import selected
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from brokerless.clock import Clock
+    from brokerless.columns.records import Messages
     from brokerless.log.log import DeltaLog
     from brokerless.schema import Schema
 
@@ -36,20 +38,18 @@ _MASK: Final = 2**_BITS - 1
 _TRIES: Final = 10
 
 
-@dataclass(frozen=True, slots=True)
-class PositionedRow:
-    """A message and its position in an ordered source.
+@dataclass(frozen=True, slots=True, order=True)
+class SourcePosition:
+    """The position of a message in an ordered source.
 
     Attributes:
         source: such as ``kinesis/<stream>/<shard>``. It has a '/', which a producer's id cannot have, so no producer
             can change its position.
         position: 0 to ``MAX_POSITION``.
-        values: the topic's columns.
     """
 
     source: str
     position: int
-    values: Mapping[str, Any]
 
     def __post_init__(self) -> None:
         if "/" not in self.source:
@@ -96,7 +96,14 @@ def position_of(log: DeltaLog, source: str) -> int | None:
 
 
 def write_once(
-    log: DeltaLog, rows: Sequence[PositionedRow], *, schema: Schema, topic: str, timeout_s: float, clock: Clock
+    log: DeltaLog,
+    messages: Messages,
+    positions: Sequence[SourcePosition],
+    *,
+    schema: Schema,
+    topic: str,
+    timeout_s: float,
+    clock: Clock,
 ) -> Written:
     """Commit the rows that are not in the log yet, in one commit, with the positions of their sources.
 
@@ -104,7 +111,8 @@ def write_once(
 
     Args:
         log: the log of the sources' partition; always the same one for a source.
-        rows: rows of any number of sources.
+        messages: rows of any number of sources, as ``Producer.send`` takes them.
+        positions: the position of each row.
         schema: the schema of the topic.
         topic: the name for errors.
         timeout_s: the limit of each attempt in seconds.
@@ -116,43 +124,44 @@ def write_once(
         NotCommitted, StoreError: nothing was written.
         CommitUnknown: the outcome is unknown; the same call later finds out.
     """
-    ordered = sorted(rows, key=lambda row: (row.source, row.position))
-    sources = sorted({row.source for row in rows})
-    produced_at_us = clock.time_us()
+    sources = sorted({row.source for row in positions})
+    table = to_table(messages, schema, topic=topic, produced_at_us=clock.time_us())
     conflicts = 0
     for attempt in range(_TRIES):
         known = {source: position_of(log, source) for source in sources}
-        fresh = _beyond(ordered, known)
+        fresh = _beyond(positions, known)
         if not fresh:
             # Nothing is written, so only a read can prove that these positions belong to this topic.
             log.confirm()
-            return Written(0, len(rows), conflicts)
+            return Written(0, len(positions), conflicts)
         txns: dict[str, int] = {}
         expect: dict[str, int] = {}
         # Only sources whose position changes: a commit must not name what it does not change.
-        for source, position in {row.source: row.position for row in fresh}.items():
+        for source, position in {positions[row].source: positions[row].position for row in fresh}.items():
             txns |= txns_of(source, position)
             expect |= txns_of(source, known[source])
-        table = to_table([row.values for row in fresh], schema, topic=topic, produced_at_us=produced_at_us)
         try:
-            commit = commit_table(log, table, txns=txns, expect=expect, timeout_s=timeout_s, clock=clock)
+            rows = selected(table, fresh)
+            commit = commit_table(log, rows, txns=txns, expect=expect, timeout_s=timeout_s, clock=clock)
         except TxnAdvanced:
             conflicts += 1  # the log has read the other commit, so the next attempt sees its positions
             clock.backoff(attempt)
             continue
-        return Written(len(fresh), len(rows) - len(fresh), conflicts + commit.attempts - 1)
+        return Written(len(fresh), len(positions) - len(fresh), conflicts + commit.attempts - 1)
     raise NotCommitted(
         f"{log.uri}: other writers changed the positions of {', '.join(sources[:3])} {_TRIES} times; nothing was "
         "written. Let only one function read a source."
     )
 
 
-def _beyond(ordered: Sequence[PositionedRow], known: Mapping[str, int | None]) -> list[PositionedRow]:
+def _beyond(positions: Sequence[SourcePosition], known: Mapping[str, int | None]) -> list[int]:
+    """Return the numbers of the rows that are not in the log, in the order of their positions."""
     reached = {source: -1 if position is None else position for source, position in known.items()}
-    fresh: list[PositionedRow] = []
-    for row in ordered:
+    fresh: list[int] = []
+    for number in sorted(range(len(positions)), key=positions.__getitem__):
+        row = positions[number]
         # guard: what is not beyond the known position is skipped
         if row.position > reached[row.source]:
             reached[row.source] = row.position
-            fresh.append(row)
+            fresh.append(number)
     return fresh

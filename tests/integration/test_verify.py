@@ -19,7 +19,7 @@ from brokerless import Consumer, DeltaLog, Offset, Producer, Schema, create_topi
 from brokerless.cli.verify import _Watch
 from brokerless.clock import SYSTEM
 from brokerless.columns.footer import row_count
-from brokerless.ingest.positions import PositionedRow, write_once
+from brokerless.ingest.positions import SourcePosition, write_once
 from brokerless.log.entries import ENGINE_KEY, PARTITIONS_KEY, Add, Metadata, Protocol, build_entry
 from brokerless.maintenance.maintainer import Maintainer, storage_options
 from brokerless.testing.history import History, RecordingConsumer, RecordingProducer
@@ -99,8 +99,8 @@ def test_a_topic_with_its_whole_life_behind_it(cli, store) -> None:
             producer.send([{"id": "x", "n": 1}])
     fresh = DeltaLog(store, "t")
     for position in (2**63 - 1, 2**63, 2**126):  # the lower parts go back
-        row = PositionedRow("kinesis/s/0", position, {"id": "k", "n": 1})
-        write_once(fresh, [row], schema=SCHEMA, topic="t", timeout_s=10, clock=SYSTEM)
+        at = SourcePosition("kinesis/s/0", position)
+        write_once(fresh, [{"id": "k", "n": 1}], [at], schema=SCHEMA, topic="t", timeout_s=10, clock=SYSTEM)
     Maintainer(["t"], settings=cli.settings, checkpoint_every=2).run_once()
     assert log.checkpoint_version() is not None
     assert find(store, full=True) == []

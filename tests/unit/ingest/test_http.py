@@ -27,7 +27,7 @@ from tests.support.fakes import FakeClock, FakeStore, Put
 
 SCHEMA = Schema.parse("s string, n long")
 WIDE = Schema.parse("s string, n long, f double, b boolean, d decimal(6,2), day date, at timestamp, raw binary")
-JSON, LINES, CSV = "application/json", "application/x-ndjson", "text/csv"
+JSON, LINES = "application/json", "application/x-ndjson"
 LIMIT = 10_000
 
 
@@ -118,10 +118,6 @@ def test_warm_it_costs_two_requests(http: HttpIngest, store: FakeStore) -> None:
         (f"{message(1)}\n\n{message(2)}\r\n", LINES, [1, 2]),
         ('{"s": "a\u2028b", "n": 1}\n', LINES, [1]),
         ("", LINES, []),
-        ('n,s\r\n1,"a,""b"\n2,"two\nlines"\n', CSV, [1, 2]),
-        ("s, n \n,\n", CSV, [None]),
-        ("\ufeffn,s\n-3,\n\n", CSV, [-3]),
-        ("n,s\n", CSV, []),
     ],
 )
 @pytest.mark.parametrize("packed", [False, True])
@@ -131,17 +127,6 @@ def test_bodies(
     request = post(gzip.compress(body.encode()), kind, content_encoding="gzip") if packed else post(body, kind)
     assert http.handle(request).status == 200
     assert numbers(store) == expected
-
-
-def test_every_type_can_be_written_as_csv(http: HttpIngest, store: FakeStore) -> None:
-    body = "s,n,f,b,d,day,at,raw\nx,1,-1.5e3,TRUE,12.5,2026-11-21,2026-11-21T09:00:00+00:00,/wA=\n,,,,,,,\n"
-    (ack,) = http.handle(post(body, CSV, path="/topics/wide")).content["acks"]
-    table = "wide" if ack["partition"] == 0 else "wide.1"
-    (add,) = next(iter(DeltaLog(store, table, clock=store.clock).read_from(1))).messages
-    found = decode(store.get(f"{table}/{add.path}"))
-    first, second = ([str(found.column(c.name).to_pylist()[row]) for c in WIDE.columns] for row in (0, 1))
-    assert first == ["x", "1", "-1500.0", "True", "12.50", "2026-11-21", "2026-11-21 09:00:00+00:00", r"b'\xff\x00'"]
-    assert second == ["", *["None"] * 7]
 
 
 @pytest.mark.parametrize(
@@ -174,19 +159,6 @@ def test_every_type_can_be_written_as_csv(http: HttpIngest, store: FakeStore) ->
         (f'{message(1)}\n{{"s": 1, "n": 1}}', LINES, ["Line 2", "'s'"]),
         (b'{"s": "x",\n"n": "\xff"}', JSON, ["Line 2, byte 7", "UTF-8"]),
         ('"\ud800"', JSON, ["UTF-8"]),
-        ("", CSV, ["no header", "s,n"]),
-        ("1,x\n", CSV, ["Line 1", "no column '1'"]),
-        ("n\n1\n", CSV, ["Line 1", "lacks the column 's'"]),
-        ("n,s,n\n1,x,2\n", CSV, ["twice"]),
-        ("n,s,more\n1,x,2\n", CSV, ["no column 'more'"]),
-        ("n,s\n1,x\n1\n", CSV, ["Line 3", "1 fields", "has 2"]),
-        ("n,s\n1,x,y\n", CSV, ["Line 2", "3 fields"]),
-        ("n,s\n1,x\nabc,x\n", CSV, ["Line 3", "'n'", "'abc'"]),
-        ("n,s\n1_0,x\n", CSV, ["'n'", "'1_0'"]),
-        ("n,s\n" + "9" * 5000 + ",x\n", CSV, ["'n'"]),
-        ("n,s\n99999999999999999999,x\n", CSV, ["Line 2", "'n'"]),
-        ('n,s\n1,"x\n', CSV, ["not CSV"]),
-        ('n,s\n1,"x"y\n', CSV, ["Line 2", "not CSV"]),
     ],
 )
 def test_a_bad_body_is_refused_with_its_place_and_nothing_is_written(
@@ -207,16 +179,12 @@ CHANGED = [("f", 2**53 + 1), ("d", "1.125"), ("at", "2026-11-21T09:00:00.0000000
 
 
 @pytest.mark.parametrize(("name", "value"), CHANGED)
-@pytest.mark.parametrize("kind", [JSON, LINES, CSV])
+@pytest.mark.parametrize("kind", [JSON, LINES])
 def test_a_value_that_would_change_is_refused_with_its_place(
     http: HttpIngest, name: str, value: Any, kind: str
 ) -> None:
     nothing = dict.fromkeys(WIDE.names)
-    if kind == CSV:
-        rows = [WIDE.names, [str(value) if column == name else "" for column in WIDE.names]]
-        body = "\n".join(",".join(row) for row in rows)
-    else:
-        body = f"{json.dumps(nothing)}\n{json.dumps({**nothing, name: value})}"
+    body = f"{json.dumps(nothing)}\n{json.dumps({**nothing, name: value})}"
     body = f"[{body.replace(chr(10), ',' + chr(10))}]" if kind == JSON else body
     refused(http.handle(post(body, kind, path="/topics/wide")), 400, "Line 2", f"'{name}'", f"cannot hold {value!r}")
 
@@ -226,14 +194,6 @@ def test_no_depth_is_a_crash(http: HttpIngest, store: FakeStore) -> None:
     for depth in range(700, 1001):
         refused(http.handle(post('{"s": "x", "n": ' + "[" * depth + "]" * depth + "}")), 400)
     assert numbers(store) == []
-
-
-@pytest.mark.parametrize("field", ["f,nan", "f,inf", "f,1e999", "f,1_0", "b,1", "d,NaN", "d,1e999999999", "d,1.234.5"])
-def test_csv_fields_that_are_no_values(http: HttpIngest, field: str) -> None:
-    name, text = field.split(",")
-    header = ",".join(WIDE.names)
-    line = ",".join(text if column == name else "" for column in WIDE.names)
-    refused(http.handle(post(f"{header}\n{line}\n", CSV, path="/topics/wide")), 400, "Line 2", f"'{name}'")
 
 
 def test_a_large_body_is_refused(http: HttpIngest) -> None:
@@ -249,9 +209,8 @@ def test_a_large_body_is_refused(http: HttpIngest) -> None:
     [
         gzip.compress(b" " * (LIMIT + 1)),
         gzip.compress(b"\0" * 50_000_000)[:LIMIT],
-        gzip.compress(b" " * (LIMIT // 2)) * 3,
     ],
-    ids=["just over", "ten million", "in parts"],
+    ids=["just over", "ten million"],
 )
 def test_what_unpacks_to_too_much_is_refused(http: HttpIngest, bomb: bytes) -> None:
     refused(http.handle(post(bomb, content_encoding="gzip")), 413, str(LIMIT))
@@ -273,11 +232,10 @@ def test_unpacking_stops_at_the_limit(http: HttpIngest) -> None:
     [
         (b"not gzip", "not gzip"),
         (gzip.compress(message(1).encode())[:-3], "too early"),
-        (gzip.compress(message(1).encode()) + b"behind", "not gzip"),
-        (gzip.compress(b"") * 100, "parts"),
-        (b"", "not JSON"),
+        (gzip.compress(message(1).encode()) + b"behind", "one part"),
+        (b"", "too early"),
     ],
-    ids=["other", "cut", "trailing", "many parts", "empty"],
+    ids=["other", "cut", "trailing", "empty"],
 )
 def test_broken_gzip(http: HttpIngest, data: bytes, words: str) -> None:
     refused(http.handle(post(data, content_encoding="gzip")), 400, words)
@@ -289,14 +247,20 @@ def test_broken_base64(http: HttpIngest) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "encoding"),
-    [("text/plain", ""), ("application/x-www-form-urlencoded", ""), (JSON, "br"), (JSON, "gzip, gzip")],
+    [
+        ("text/plain", ""),
+        ("text/csv", ""),
+        ("application/x-www-form-urlencoded", ""),
+        (JSON, "br"),
+        (JSON, "gzip, gzip"),
+    ],
 )
 def test_other_kinds_of_body(http: HttpIngest, kind: str, encoding: str) -> None:
     refused(http.handle(post(message(1), kind, content_encoding=encoding)), 415)
 
 
 def test_other_character_sets(http: HttpIngest) -> None:
-    refused(http.handle(post(message(1), 'text/csv; charset="latin-1"')), 415, "latin-1", "UTF-8")
+    refused(http.handle(post(message(1), 'text/json; charset="latin-1"')), 415, "latin-1", "UTF-8")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from brokerless.columns.records import decode
 from brokerless.errors import CommitUnknown, ConfigError, LogDamaged, MessageError, NotCommitted, TopicDeleted
-from brokerless.ingest.positions import MAX_POSITION, PositionedRow, Written, position_of, txns_of, write_once
+from brokerless.ingest.positions import MAX_POSITION, SourcePosition, Written, position_of, txns_of, write_once
 from brokerless.log.log import DeltaLog
 from brokerless.schema import Schema
 from brokerless.topics import create_topic, delete_topic
@@ -38,13 +38,14 @@ def again(log: DeltaLog) -> DeltaLog:
     return DeltaLog(log.store, log.table, clock=log._clock)
 
 
-def rows(numbers: Iterable[int], source: str = SHARD) -> list[PositionedRow]:
+def rows(numbers: Iterable[int], source: str = SHARD) -> list[SourcePosition]:
     """Messages whose number is their position."""
-    return [PositionedRow(source, n, {"n": n % 2**32}) for n in numbers]
+    return [SourcePosition(source, n) for n in numbers]
 
 
-def write(log: DeltaLog, messages: list[PositionedRow]) -> Written:
-    return write_once(log, messages, schema=SCHEMA, topic="t", timeout_s=5, clock=log._clock)
+def write(log: DeltaLog, positions: list[SourcePosition]) -> Written:
+    messages = [{"n": row.position % 2**32} for row in positions]
+    return write_once(log, messages, positions, schema=SCHEMA, topic="t", timeout_s=5, clock=log._clock)
 
 
 def read(log: DeltaLog) -> list[int]:
@@ -187,11 +188,11 @@ def test_it_gives_up_when_somebody_always_comes_first(log: DeltaLog, store: Fake
 
 def test_a_row_that_does_not_fit_moves_nothing(log: DeltaLog) -> None:
     with pytest.raises(MessageError):
-        write(log, [PositionedRow(SHARD, 1, {"n": "x"})])
+        write_once(log, [{"n": "x"}], rows([1]), schema=SCHEMA, topic="t", timeout_s=5, clock=log._clock)
     assert position_of(again(log), SHARD) is None
 
 
 @pytest.mark.parametrize(("source", "position"), [("shard", 1), (SHARD, -1), (SHARD, 2**189)])
 def test_what_cannot_be_a_place(source: str, position: int) -> None:
     with pytest.raises(ConfigError):
-        PositionedRow(source, position, {})
+        SourcePosition(source, position)
