@@ -35,7 +35,7 @@ FORMATS: Final = (".csv", ".jsonl", ".parquet")
 
 _ROW_GROUP_BYTES: Final = 32 * 2**20
 _NEW_FILE: Final = 0o666
-"""Permissions of a new file, before the umask; as of every program that writes what it is told to."""
+"""Permissions of a new file, before the umask; as of every program that writes a file."""
 
 # The Arrow IPC stream format ends a stream with a continuation mark and the length zero.
 _IPC_END: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"

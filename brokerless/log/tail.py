@@ -87,7 +87,7 @@ class Tail:
         left = self._look_at - self._clock.monotonic()
         return left if left > TICK_S else 0.0
 
-    def take(self, limit: int) -> list[Entry]:
+    def next_entries(self, limit: int) -> list[Entry]:
         """The next entries that are there now, at most ``limit``, each delivered once.
 
         What is before an entry with which it cannot go on comes first; the next call raises.

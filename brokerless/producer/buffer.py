@@ -108,12 +108,12 @@ class Buffer:
             self._taken_in += 1
             self._change.notify_all()
 
-    def take(self, clock: Clock) -> list[Call] | None:
-        """The next batch; an empty list if there is none yet, None when closed and empty."""
+    def next_batch(self, clock: Clock) -> list[Call]:
+        """Wait for the next batch and return it; an empty list when closed and empty."""
         with self._change:
             self._change.wait_for(lambda: self._calls or self.closed)
             if not self._calls:
-                return None
+                return []
             while not (self.closed or self._flushing or self._full()):
                 left = self._calls[0].at + self._linger_s - clock.monotonic()
                 if left <= 0:

@@ -1,4 +1,4 @@
-"""Producers that a warm function keeps between its calls: opening one costs several requests, a commit only two."""
+"""Producers that stay open between the calls of a function: opening one costs several requests, a commit only two."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from brokerless.producer.producer import Producer
 if TYPE_CHECKING:
     from brokerless.store import Store
 
-MAX_KEPT: Final = 64
+MAX_OPEN: Final = 64
 """Ids of producers come from outside, as many as somebody likes. The one that was not used for longest is closed."""
 
 
@@ -28,10 +28,10 @@ class ProducerPool:
         self._store = store
         self._timeout_s = timeout_s
         self._clock = clock
-        self._kept: OrderedDict[tuple[str, str | None, str | None], Producer] = OrderedDict()
+        self._open: OrderedDict[tuple[str, str | None, str | None], Producer] = OrderedDict()
 
     def get(self, topic: str, producer_id: str | None = None, *, namespace: str | None = None) -> Producer:
-        """The producer, opened if it is not kept.
+        """The producer, opened if necessary.
 
         Args:
             topic: where to.
@@ -42,8 +42,8 @@ class ProducerPool:
             TopicNotFound, ConfigError, StoreError: it cannot be opened.
         """
         key = topic, namespace, producer_id
-        if key not in self._kept:
-            self._kept[key] = Producer(
+        if key not in self._open:
+            self._open[key] = Producer(
                 topic,
                 producer_id=producer_id,
                 namespace=namespace,
@@ -51,13 +51,13 @@ class ProducerPool:
                 store=self._store,
                 clock=self._clock,
             )
-            if len(self._kept) > MAX_KEPT:
-                self._kept.popitem(last=False)[1].close()
-        self._kept.move_to_end(key)
-        return self._kept[key]
+            if len(self._open) > MAX_OPEN:
+                self._open.popitem(last=False)[1].close()
+        self._open.move_to_end(key)
+        return self._open[key]
 
     def forget(self, topic: str, producer_id: str | None = None, *, namespace: str | None = None) -> None:
         """Closes the topic's producers, or only the one with this id: the next ``get`` opens it anew."""
         one = topic, namespace, producer_id
-        for key in [key for key in self._kept if (key[0] == topic if producer_id is None else key == one)]:
-            self._kept.pop(key).close()
+        for key in [key for key in self._open if (key[0] == topic if producer_id is None else key == one)]:
+            self._open.pop(key).close()

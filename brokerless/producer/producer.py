@@ -1,9 +1,7 @@
 """Producers: messages in, acknowledgements with offsets out.
 
-An acknowledgement means: committed. What is not acknowledged is named row by row in ``DeliveryFailed``.
-
-One commit is one Parquet object and one log entry. The object goes first: a crash between the two leaves an
-unreferenced object, which maintenance removes, and never a message that is half there.
+An acknowledgement means: committed. What is not acknowledged is named row by row in ``DeliveryFailed``. One commit is
+one Parquet object and one log entry, in this order: a crash between the two leaves an object that maintenance removes.
 
 Identity. Without ``producer_id`` a producer never repeats a commit by itself (a lost answer is resolved by commit id),
 but a caller that sends the same rows again after a crash writes them again. With a ``producer_id`` each commit carries
@@ -16,7 +14,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import re
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -39,7 +36,7 @@ from brokerless.log.log import DEADLINE_S, shared
 from brokerless.offsets import Ack
 from brokerless.producer.buffer import Buffer, Call
 from brokerless.producer.split import split
-from brokerless.producer.writer import PartitionWriter
+from brokerless.producer.writer import PartitionWriter, checked_id
 from brokerless.topics import open_topic, store_of
 
 if TYPE_CHECKING:
@@ -58,10 +55,6 @@ MAX_COMMIT_ROWS: Final = 1_000_000
 
 MAX_COMMIT_BYTES: Final = records.MAX_DECODED_BYTES // 4
 """Of Arrow memory: an object that unpacks to more than ``MAX_DECODED_BYTES`` is refused by every reader."""
-
-_PROGRESS: Final = re.compile(r"[^:/]{1,100}:[^:/]+:(0|[1-9][0-9]{0,3})(:[^:/]+)?")
-"""The txns of a pipeline, ``name:topic:partition:table id``, in the logs of its outputs (``spark.progress.app_id``);
-without the table id they are of an older version."""
 
 _Outcome = tuple[int, int, bool] | BrokerlessError
 
@@ -108,20 +101,7 @@ class Producer:
     ) -> None:
         if min(batch_rows, batch_bytes, buffer_bytes) < 1 or linger_s < 0 or delivery_timeout_s <= 0:
             raise ConfigError("batch_rows, batch_bytes, buffer_bytes and delivery_timeout_s must be positive.")
-        # Printable also means that the log, which is UTF-8, can hold it: an argument of the shell need not be.
-        if producer_id is not None and (
-            not 1 <= len(producer_id) <= 200 or "/" in producer_id or not producer_id.isprintable()
-        ):
-            raise ConfigError(
-                f"The producer id {producer_id[:200]!r} must have 1 to 200 printable characters and no '/'."
-            )
-        if producer_id is not None and _PROGRESS.fullmatch(producer_id):
-            raise ConfigError(
-                f"The producer id {producer_id!r} has the form name:topic:partition[:table id], under which pipelines "
-                "keep their progress: its sequences would move one past messages that it never read. Choose another id."
-            )
-        if producer_id is not None and namespace is not None:
-            producer_id = f"{namespace}/{producer_id}"
+        producer_id = checked_id(producer_id, namespace)
         self._opened_in = os.getpid()
         self._clock = clock
         about = open_topic(store_of(topic, settings, store), topic, clock=clock)
@@ -142,14 +122,13 @@ class Producer:
         self._timeout_s = delivery_timeout_s
         self._writers = [PartitionWriter(shared(log), producer_id, clock) for log in about.logs]
         self._next = clock.rng.randrange(self.partitions)
-        self._buffer = Buffer(
-            linger_s, min(batch_rows, MAX_COMMIT_ROWS), min(batch_bytes, MAX_COMMIT_BYTES), buffer_bytes
-        )
+        batch_rows, batch_bytes = min(batch_rows, MAX_COMMIT_ROWS), min(batch_bytes, MAX_COMMIT_BYTES)
+        self._buffer = Buffer(linger_s, batch_rows, batch_bytes, buffer_bytes)
         self._start_lock = threading.Lock()
         self._commit_lock = threading.Lock()
         self._fenced: ProducerFenced | None = None
         self._sender: threading.Thread | None = None
-        self._pool = ThreadPoolExecutor(min(self.partitions, 16)) if self.partitions > 1 else None
+        self._pool = ThreadPoolExecutor(min(self.partitions, 16))
         _open.add(self)
 
     def send(self, messages: Messages, *, sequence: int | None = None) -> tuple[Ack, ...]:
@@ -159,14 +138,12 @@ class Producer:
             messages: an Arrow table, a dictionary of columns, or a list of rows.
             sequence: for a producer with an id: this call's number, growing from call to call. Sending the same
                 messages with the same sequence again (after a crash, after an unknown outcome) writes only what is
-                missing; acknowledgements of what was there have ``duplicate`` set. Calls without a sequence take the
-                next one.
+                missing; acknowledgements of the rest have ``duplicate`` set. Calls without a sequence take the next.
 
         Raises:
             SchemaError, MessageError: nothing was written.
             UsageError: this process was forked from the one that opened the producer; too many messages for one call;
-                or a sequence behind one that this producer has used since, of which it did not commit this one: the
-                log can no longer take it in, nor tell whether it has it.
+                or a sequence that was passed over: the log can no longer take it in, nor tell whether it has it.
             ProducerFenced, TopicDeleted: this producer can write nothing more.
             DeliveryFailed: some messages are not acknowledged; it says which, and whether they may still appear.
         """
@@ -230,7 +207,7 @@ class Producer:
         to it. Whoever decides by ``last_sequence`` what to send claims first: until then the older one may still write.
 
         Raises:
-            UsageError: this producer has no ``producer_id``, or its process was forked from the one that opened it.
+            ConfigError: this producer has no ``producer_id``.
             ProducerFenced: a younger producer has taken the id over from this one.
             TopicDeleted, NotCommitted, CommitUnknown, StoreError: it could not be taken over everywhere.
         """
@@ -285,21 +262,20 @@ class Producer:
         self._buffer.close()
         if self._sender is not None:
             self._sender.join()
-        if self._pool is not None:
-            self._pool.shutdown()
+        self._pool.shutdown()
         _open.discard(self)
 
     def _end(self) -> None:
-        """What is left to do when the program ends without ``close``: commits what waits, and names what is lost."""
+        """Commit what waits when the program ends without ``close``, and name what is lost."""
         calls = self._buffer.unsettled()
         if not calls or is_copy(self._opened_in):
             return
         self._buffer.flush(self._timeout_s)
-        errors = [call.future.exception() if call.future.done() else None for call in calls]
-        lost = [n for n, call in enumerate(calls) if errors[n] is not None or not call.future.done()]
+        lost = [call for call in calls if not call.future.done() or call.future.exception()]
         if lost:
-            why = errors[lost[0]] or f"the store did not take them within {self._timeout_s:g} s"
-            rows = sum(calls[n].table.num_rows for n in lost)
+            error = lost[0].future.exception() if lost[0].future.done() else None
+            why = error or f"the store did not take them within {self._timeout_s:g} s"
+            rows = sum(call.table.num_rows for call in lost)
             print(
                 f"brokerless: {rows} messages that were enqueued for topic {self.topic!r} are not acknowledged: {why} "
                 "The program ended without close(); call it, or use the producer in a with statement.",
@@ -319,34 +295,33 @@ class Producer:
             # Perhaps they do fit, and it is the columns that this producer remembers which are gone.
             self.confirm()
             raise
-        if table.num_rows > MAX_COMMIT_ROWS:
-            raise UsageError(f"{table.num_rows} messages in one call; send at most {MAX_COMMIT_ROWS} at a time.")
-        if table.nbytes > MAX_COMMIT_BYTES:
+        if table.num_rows > MAX_COMMIT_ROWS or table.nbytes > MAX_COMMIT_BYTES:
             raise UsageError(
-                f"{table.nbytes} bytes of messages in one call; send at most {MAX_COMMIT_BYTES} at a time."
+                f"{table.num_rows} messages with {table.nbytes} bytes in one call; send at most {MAX_COMMIT_ROWS} "
+                f"messages and {MAX_COMMIT_BYTES} bytes at a time."
             )
-        if self._key is None or self.partitions == 1:
-            return Call(table, {None: (table, range(table.num_rows))}, at=self._clock.monotonic())
-        # Rows without a key: an exact resend must cut them as the first time, or it loses or repeats them.
-        spare = self._turn() if sequence is None else sequence % self.partitions
-        return Call(table, split(table, self._key, self.partitions, spare), at=self._clock.monotonic())
+        parts: dict[int | None, tuple[Table, Sequence[int]]] = {None: (table, range(table.num_rows))}
+        if self._key is not None and self.partitions > 1:
+            # Rows without a key: an exact resend must cut them as the first time, or it loses or repeats them.
+            spare = self._turn() if sequence is None else sequence % self.partitions
+            parts = split(table, self._key, self.partitions, spare)
+        return Call(table, parts, at=self._clock.monotonic())
 
     def _turn(self) -> int:
         self._next = (self._next + 1) % self.partitions
         return self._next
 
     def _run(self) -> None:
-        while (calls := self._buffer.take(self._clock)) is not None:
-            if calls:
-                defect: BaseException | None = None
-                try:
-                    self._commit(calls, None)
-                except BaseException as error:  # the callers must hear of it, and the thread must live on
-                    defect = error
-                for call in calls:
-                    with contextlib.suppress(BaseException):  # a callback that exits does not end this thread
-                        call.settle(self.topic) if defect is None else call.future.set_exception(defect)
-                self._buffer.done(calls)
+        while calls := self._buffer.next_batch(self._clock):
+            defect: BaseException | None = None
+            try:
+                self._commit(calls, None)
+            except BaseException as error:  # the callers must hear of it, and the thread must live on
+                defect = error
+            for call in calls:
+                with contextlib.suppress(BaseException):  # a callback that exits does not end this thread
+                    call.settle(self.topic) if defect is None else call.future.set_exception(defect)
+            self._buffer.done(calls)
 
     def _refuse_callback(self, what: str) -> None:
         if threading.current_thread() is self._sender:
@@ -358,12 +333,12 @@ class Producer:
         """Commits the calls together, one entry a partition, and notes in each what became of it."""
         deadline = self._clock.monotonic() + self._timeout_s
         if not self._commit_lock.acquire(timeout=min(self._timeout_s, threading.TIMEOUT_MAX)):
-            msg = (
+            error = NotCommitted(
                 f"Other calls of this producer for {self.topic!r} took the {self._timeout_s:g} s of this one; nothing "
                 "of it was written. Send less at a time, or raise delivery_timeout_s."
             )
             for call in calls:
-                call.fail(NotCommitted(msg), range(call.table.num_rows))
+                call.fail(error, range(call.table.num_rows))
             return
         try:
             self._commit_in_turn(calls, sequence, deadline)
@@ -380,33 +355,29 @@ class Producer:
         for call in calls:
             for partition, (table, rows) in call.parts.items():
                 shares.setdefault(turn if partition is None else partition, []).append((call, table, rows))
-        jobs = {p: [table for _, table, _ in share] for p, share in shares.items()}
 
         def write(partition: int) -> _Outcome:
             # Fenced in one partition, fenced in all: the successor may be yet to come to the others.
             if self._fenced is not None:
                 return self._fenced
             try:
-                return self._writers[partition].write(jobs[partition], sequence, deadline)
+                return self._writers[partition].write([table for _, table, _ in shares[partition]], sequence, deadline)
             except ProducerFenced as error:
                 self._fenced = error
                 return error
             except BrokerlessError as error:
                 return error
 
-        if self._pool and len(jobs) > 1:
-            futures: dict[int, Future[_Outcome]] = {}
-            try:
-                for partition in jobs:
-                    # No thread takes anything more while the interpreter ends.
-                    with contextlib.suppress(RuntimeError):
-                        futures[partition] = self._pool.submit(write, partition)
-                wait(futures.values())
-            finally:
-                wait(futures.values())  # after an interrupt, too: a later call must not overtake what is on its way
-            outcomes = {p: futures[p].result() if p in futures else write(p) for p in jobs}
-        else:
-            outcomes = {partition: write(partition) for partition in jobs}
+        futures: dict[int, Future[_Outcome]] = {}
+        try:
+            for partition in shares if len(shares) > 1 else ():
+                # No thread takes anything more while the interpreter ends.
+                with contextlib.suppress(RuntimeError):
+                    futures[partition] = self._pool.submit(write, partition)
+            wait(futures.values())
+        finally:
+            wait(futures.values())  # after an interrupt, too: a later call must not overtake what is on its way
+        outcomes = {p: futures[p].result() if p in futures else write(p) for p in shares}
         for partition, share in shares.items():
             outcome = outcomes[partition]
             if isinstance(outcome, BrokerlessError):

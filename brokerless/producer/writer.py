@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import TYPE_CHECKING, Final
 
 from arro3.core import Table
 
 from brokerless.clock import Clock
-from brokerless.errors import ProducerFenced, UsageError
+from brokerless.errors import ConfigError, ProducerFenced, UsageError
 from brokerless.log.commit import commit_table
 from brokerless.log.log import TxnAdvanced, epoch_of
 
@@ -19,6 +20,30 @@ if TYPE_CHECKING:
 
 _REMEMBERED: Final = 10_000
 """How many of its own sequences a producer knows to be committed; older ones are refused until it is opened again."""
+
+
+_PROGRESS: Final = re.compile(r"[^:/]{1,100}:[^:/]+:(0|[1-9][0-9]{0,3})(:[^:/]+)?")
+"""The txns of a pipeline, ``name:topic:partition:table id``, in the logs of its outputs (``spark.progress.app_id``);
+without the table id they are of an older version."""
+
+
+def checked_id(producer_id: str | None, namespace: str | None) -> str | None:
+    """Return the id with its namespace.
+
+    Raises:
+        ConfigError: the log cannot hold it, or it is one of a pipeline.
+    """
+    if producer_id is None:
+        return None
+    # Printable also means that the log, which is UTF-8, can hold it: an argument of the shell need not be.
+    if not 1 <= len(producer_id) <= 200 or "/" in producer_id or not producer_id.isprintable():
+        raise ConfigError(f"The producer id {producer_id[:200]!r} must have 1 to 200 printable characters and no '/'.")
+    if _PROGRESS.fullmatch(producer_id):
+        raise ConfigError(
+            f"The producer id {producer_id!r} has the form name:topic:partition[:table id], under which pipelines "
+            "keep their progress: its sequences would move one past messages that it never read. Choose another id."
+        )
+    return producer_id if namespace is None else f"{namespace}/{producer_id}"
 
 
 class PartitionWriter:

@@ -158,12 +158,12 @@ class Input:
 
     def _take(self, at_once: int) -> list[Entry]:
         try:
-            return self._tail.take(min(at_once, self._at_once))
+            return self._tail.next_entries(min(at_once, self._at_once))
         except (StoreUnavailable, AccessDenied, BucketNotFound):
             raise
         except BrokerlessError:
             self._at_once = 1  # read the entries before the unreadable one
-            return self._tail.take(1)
+            return self._tail.next_entries(1)
 
     def _pending(self, entry: Entry) -> Pending:
         files = tuple(self._tail.new_files(entry))

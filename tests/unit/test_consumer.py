@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from brokerless.columns.records import encode, object_name, to_table
-from brokerless.consumer import RAISE_AGAIN_S, Batch, Consumer, _Part
+from brokerless.consumer import RAISE_AGAIN_S, Batch, Consumer
+from brokerless.consumer.partition import PartitionReader
 from brokerless.errors import (
     ConfigError,
     DeliveryFailed,
@@ -219,7 +220,7 @@ def test_the_memory_for_repetitions_is_bounded(store: FakeStore, clock: FakeCloc
     tail = Tail(DeltaLog(store, "t", clock=clock), 0, idle_max_s=0.25, clock=clock)
     adds = [Add(f"f{n}", 1, 1, 1) for n in range(REMEMBERED_PATHS + 5)]
     append(store, adds)
-    (_, entry) = tail.take(10)
+    (_, entry) = tail.next_entries(10)
     mark = tail.mark()
     assert len(tail.new_files(entry)) == len(adds)
     assert len(tail.new_files(entry)) == 5  # the oldest are forgotten, the newest not
@@ -350,9 +351,9 @@ def test_one_failing_partition_does_not_cost_the_others_messages(store: FakeStor
         producer.send({"n": [n]})
     reader = consumer(store, topics="p")
     released, ended = threading.Event(), threading.Event()
-    real = _Part.take
+    real = PartitionReader.next_entries
 
-    def take(part: _Part, max_bytes: int) -> list[Any]:
+    def take(part: PartitionReader, max_bytes: int) -> list[Any]:
         if part.number == 0:  # the first whose result is asked for
             raise StoreUnavailable("down")
         try:
@@ -362,7 +363,7 @@ def test_one_failing_partition_does_not_cost_the_others_messages(store: FakeStor
             ended.set()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_Part, "take", take)
+        patch.setattr(PartitionReader, "next_entries", take)
         with pytest.raises(StoreUnavailable):
             reader.poll(0)
         released.set()
@@ -741,14 +742,14 @@ def test_a_poll_may_be_closed_at_any_moment(store: FakeStore, clock: FakeClock, 
     create_topic(store, "u", SCHEMA, clock=clock)
     send(store, 1)
     reader = consumer(store, topics=topics)
-    real = _Part.take
+    real = PartitionReader.next_entries
 
-    def take(part: _Part, max_bytes: int) -> list[Any]:
+    def take(part: PartitionReader, max_bytes: int) -> list[Any]:
         reader.close()
         return real(part, max_bytes)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_Part, "take", take)
+        patch.setattr(PartitionReader, "next_entries", take)
         assert numbers(reader.poll(0)) == [1]
     send(store, 2)
     assert reader.poll(0) == []

@@ -267,7 +267,7 @@ def test_runs_one_after_the_other_leave_nothing_out(store, topic, tmp_path, monk
         return about
 
     with monkeypatch.context() as patch:
-        patch.setattr("brokerless.consumer.open_topic", opened)
+        patch.setattr("brokerless.consumer.consumer.open_topic", opened)
         patch.setattr(Tail, "is_fresh", lambda *_: False)  # entries of a while ago are taken together
         done = export_topic(topic, path, store=store, once=True)
     assert (done.rows, done.next) == (4, {0: Offset(3)})
@@ -279,7 +279,7 @@ def test_a_start_past_the_head_stays(store, topic, tmp_path, monkeypatch):
     about = describe_topic(store, topic)
     with Producer(topic, store=store) as producer:
         producer.send([{"timestamp": 1.0, "message": "late"}])
-    monkeypatch.setattr("brokerless.consumer.open_topic", lambda *args, **kwargs: about)
+    monkeypatch.setattr("brokerless.consumer.consumer.open_topic", lambda *args, **kwargs: about)
     done = export_topic(topic, tmp_path / "t.csv", store=store, once=True, start=Offset(4))
     assert (done.rows, done.next) == (0, {0: Offset(4)})
 

@@ -67,10 +67,13 @@ TEXT = {
 
 FINISHED = (
     "brokerless/aws",
+    "brokerless/consumer",
     "brokerless/cost",
+    "brokerless/export",
     "brokerless/ingest",
     "brokerless/maintenance",
     "brokerless/metrics",
+    "brokerless/producer",
     "brokerless/testing",
     "brokerless/verify",
     "glue_jobs",

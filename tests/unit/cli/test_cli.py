@@ -26,7 +26,8 @@ from brokerless.cli.lines import Spool
 from brokerless.cli.messages import _printer, stop_on_signals
 from brokerless.cli.output import Progress, printable
 from brokerless.columns.records import to_table
-from brokerless.consumer import Batch, _Part
+from brokerless.consumer import Batch
+from brokerless.consumer.partition import PartitionReader
 from brokerless.errors import ConfigError, MessageError, SchemaError
 from brokerless.log.entries import PARTITIONS_KEY
 from brokerless.log.log import DeltaLog
@@ -195,8 +196,8 @@ def test_what_fails_after_rows_were_written_is_exit_1(cli, monkeypatch, verb):
         cli.json("produce", "t", stdin=json.dumps({"s": text}))
     second = DeltaLog(cli.store, "t").read(2)
     cli.store.delete([f"t/{add.path}" for add in second.messages])
-    take = _Part.take
-    monkeypatch.setattr(_Part, "take", lambda part, max_bytes: take(part, 1))  # a commit a poll
+    take = PartitionReader.next_entries
+    monkeypatch.setattr(PartitionReader, "next_entries", lambda part, max_bytes: take(part, 1))  # a commit a poll
     result = cli(*verb, "--json")
     error = json.loads(result.stderr.splitlines()[-1])["error"]
     assert (result.exit_code, error["exit_code"], error["type"]) == (1, 1, "StoreError")
@@ -247,14 +248,14 @@ def test_a_missing_entry_is_not_the_end(cli, two_partitions, verb):
 
 @pytest.mark.parametrize("verb", ["tail", "export"])
 def test_an_entry_that_goes_while_it_is_read_is_not_the_end(cli, two_partitions, verb, monkeypatch):
-    take = _Part.take
+    take = PartitionReader.next_entries
 
     def losing(part, max_bytes):
         cli.store.delete(["t/_delta_log/00000000000000000003.json"])
         part.tail._opened = {}  # as in a log that is longer than what its opening hands on
         return take(part, 1)  # a commit a poll
 
-    monkeypatch.setattr(_Part, "take", losing)
+    monkeypatch.setattr(PartitionReader, "next_entries", losing)
     found, error, code = read_with(cli, verb)
     assert (sorted(found), code) == (sorted([*two_partitions[:2], two_partitions[5]]), 1)
     assert error["type"] == "LogIncomplete"

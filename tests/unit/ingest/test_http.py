@@ -18,7 +18,7 @@ from brokerless.ingest.batches import Routes
 from brokerless.ingest.http import HttpIngest, HttpRequest, HttpResponse, namespace_of
 from brokerless.log.log import DeltaLog
 from brokerless.metrics import Meter
-from brokerless.producer.pool import MAX_KEPT, ProducerPool
+from brokerless.producer.pool import MAX_OPEN, ProducerPool
 from brokerless.producer.producer import Producer
 from brokerless.schema import Schema, partition_table
 from brokerless.topics import create_topic, delete_topic
@@ -403,7 +403,7 @@ def test_producers_are_kept_up_to_a_number(store: FakeStore, clock: FakeClock) -
     producers = ProducerPool(store, timeout_s=2, clock=clock)
     first = producers.get("t", "id-0")
     assert producers.get("t", "id-0") is first
-    for n in range(1, MAX_KEPT + 1):
+    for n in range(1, MAX_OPEN + 1):
         producers.get("t", f"id-{n}")
     assert producers.get("t", "id-0") is not first
 

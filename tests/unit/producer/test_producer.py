@@ -160,7 +160,7 @@ def test_too_many_messages_in_one_call(store: FakeStore, clock: FakeClock) -> No
 def test_too_many_bytes_for_the_readers(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("brokerless.producer.producer.MAX_COMMIT_BYTES", 2000)
     with Producer("t", store=gate, batch_bytes=10**9, linger_s=WAIT_S) as producer:
-        with pytest.raises(UsageError, match="at most 2000"):
+        with pytest.raises(UsageError, match="2000 bytes at a time"):
             producer.send(rows(1, key="x" * 2000))
         futures = [producer.enqueue(rows(n, key="x" * 1500)) for n in range(2)]
         assert [future.result(WAIT_S / 2)[0].version for future in futures[:1]] == [1]  # they do not fit into one

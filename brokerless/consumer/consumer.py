@@ -9,35 +9,24 @@ import os
 import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from arro3.core import Table
-
 from brokerless.clock import SYSTEM, Clock
-from brokerless.columns import records
+from brokerless.consumer.partition import Batch, PartitionReader, ReadEntry, batches_of, columns_of
 from brokerless.errors import (
-    BrokerlessError,
     ConfigError,
-    LogDamaged,
-    StoreError,
-    UnsupportedTable,
 )
 from brokerless.forks import is_copy, refuse_copy
 from brokerless.log.entries import Entry
-from brokerless.log.log import DeltaLog, read_pool
 from brokerless.log.start import resolve_start
 from brokerless.log.tail import TICK_S, Tail
 from brokerless.offsets import Offset, Start
-from brokerless.schema import PRODUCED_AT, Column
 from brokerless.topics import Topic, open_topic, store_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from concurrent.futures import Future
 
-    from brokerless.log.entries import Add
-    from brokerless.schema import Schema
     from brokerless.settings import Settings
     from brokerless.store import Store
 
@@ -45,38 +34,6 @@ RAISE_AGAIN_S: Final = 10.0
 """How often a partition that cannot go on is an error while others bring messages."""
 
 _TRY_AGAIN_S: Final = 1.0  # between two looks at such a partition, while others bring messages
-
-_READ_AHEAD: Final = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """The messages of one commit (or of its end, after a seek into it).
-
-    Attributes:
-        data: an arro3 table with the topic's columns and ``_produced_at``; ``pyarrow.table(batch.data)`` costs nothing.
-        first_index: the first row's index in the commit; row i of ``data`` has the offset
-            ``(version, first_index + i)``.
-        whole: whether these are all messages of the commit from ``first_index`` on; False if an object that cannot be
-            read comes next.
-    """
-
-    topic: str
-    partition: int
-    version: int
-    first_index: int
-    data: Table
-    whole: bool = True
-
-    @property
-    def first(self) -> Offset:
-        """The first message's offset."""
-        return Offset(self.version, self.first_index)
-
-    @property
-    def next(self) -> Offset:
-        """The offset to seek to in order to go on after this batch."""
-        return Offset(self.version + 1) if self.whole else Offset(self.version, self.first_index + self.data.num_rows)
 
 
 class Consumer:
@@ -124,7 +81,7 @@ class Consumer:
         self._store = stores[0]
         self._clock = clock
         self._batch_bytes = batch_bytes
-        self._parts: list[_Part] = []
+        self._parts: list[PartitionReader] = []
         opened: list[Topic] = []
         for name, topic in wanted.items():
             # Whoever begins at the head has no use for what is read on the way to it.
@@ -144,7 +101,7 @@ class Consumer:
                     accept_rewrites=accept_rewrites,
                     entries=(entries or {}).get(number, ()),
                 )
-                self._parts.append(_Part(name, number, tail, offset.index, _columns(about.schema, log)))
+                self._parts.append(PartitionReader(name, number, tail, offset.index, columns_of(about.schema, log)))
         self.topics = tuple(opened)
         if not self._parts:
             raise ConfigError("A consumer needs at least one topic and one partition.")
@@ -190,7 +147,7 @@ class Consumer:
         while not self._stopped.is_set():
             now = self._clock.monotonic()
             due = [p for p in self._parts if now >= p.next_try and (max_wait_s <= 0 or not p.tail.due_in_s())]
-            batches = self._take(due)
+            batches = self._look(due)
             self._raise_if_due(due, batches)
             if batches:
                 return batches
@@ -198,7 +155,7 @@ class Consumer:
             if left <= 0 or all(part.error for part in self._parts):
                 # Nothing else comes: do not pass over in silence what cannot go on.
                 rest = [part for part in self._parts if part.error and part not in due]
-                batches = self._take(rest)
+                batches = self._look(rest)
                 self._raise_if_due(self._parts, batches, again=not batches)
                 if batches or left <= 0:
                     return batches
@@ -206,7 +163,7 @@ class Consumer:
             self._clock.sleep(max(TICK_S, min(left, *(part.due_in_s(self._clock) for part in self._parts))))
         return []
 
-    def _raise_if_due(self, parts: Sequence[_Part], batches: Sequence[Batch], *, again: bool = False) -> None:
+    def _raise_if_due(self, parts: Sequence[PartitionReader], batches: Sequence[Batch], *, again: bool = False) -> None:
         """Raises the error of a partition that has just met it, if it is time; the batches are for the next poll."""
         now = self._clock.monotonic()
         moved = {(batch.topic, batch.partition) for batch in batches}
@@ -291,35 +248,36 @@ class Consumer:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _take(self, parts: Sequence[_Part]) -> list[Batch]:
+    def _look(self, parts: Sequence[PartitionReader]) -> list[Batch]:
         for part in parts:
             part.error = None
         # Other writers add objects without rows; "nothing came" would be wrong, because the position moved.
         while parts:
-            batches, found = self._take_some(parts)
+            batches, found = self._look_once(parts)
             if batches or not found:
                 return batches
             parts = [part for part in parts if part.error is None]
         return []
 
-    def _take_some(self, parts: Sequence[_Part]) -> tuple[list[Batch], bool]:
-        """What one look finds, and whether there were objects, which may be without a row."""
+    def _look_once(self, parts: Sequence[PartitionReader]) -> tuple[list[Batch], bool]:
+        """Return what one look finds, and whether there were objects, which may be without a row."""
         # Partitions take turns in being first, and each gives at most its share of the bytes.
         self._parts.append(self._parts.pop(0))
         starts = [(part.tail.mark(), part.skip) for part in parts]
-        taken: list[_Taken] = []
-        futures: list[Future[list[_Taken]]] = []
+        entries: list[ReadEntry] = []
+        futures: list[Future[list[ReadEntry]]] = []
         try:
             share = max(1, self._batch_bytes // len(self._parts))
             if len(parts) == 1:
-                taken = parts[0].take(share)
+                entries = parts[0].next_entries(share)
             else:
                 for part in parts:
-                    futures.append(self._pool.submit(part.take, share))
+                    futures.append(self._pool.submit(part.next_entries, share))
                 for future in futures:
-                    taken.extend(future.result())
-            return [batch for batch in self._fetch(taken) if batch.data.num_rows], any(t.files for t in taken)
-        except BaseException:  # interrupts, too: what was taken is in nobody's hands
+                    entries.extend(future.result())
+            batches = [batch for batch in batches_of(self._store, entries) if batch.data.num_rows]
+            return batches, any(entry.files for entry in entries)
+        except BaseException:  # interrupts, too: what was read is in nobody's hands
             try:
                 wait(futures)  # a straggler would move a position that was rewound
             finally:
@@ -327,118 +285,3 @@ class Consumer:
                     part.tail.rewind(mark)
                     part.skip = skip
             raise
-
-    def _fetch(self, taken: Sequence[_Taken]) -> Iterator[Batch]:
-        files = [(t.part, add.path) for t in taken for add in t.files]
-        tables = read_pool().map(self._load, files) if len(files) > 1 else map(self._load, files)
-        for t in taken:
-            loaded = [next(tables) for _ in t.files]
-            if not loaded or t.part.error:
-                continue  # the latter is behind what cannot be read
-            good: list[Table] = []
-            for table in loaded:
-                if isinstance(table, BrokerlessError):
-                    t.stop(sum(g.num_rows for g in good), table)
-                    break
-                good.append(table)
-            whole = t.part.error is None
-            good = [table for table in good if table.num_rows] or good[:1]
-            if not good:
-                continue
-            data = good[0] if len(good) == 1 else Table.from_batches([b for x in good for b in x.to_batches()])
-            if t.skip:
-                data = data.slice(min(t.skip, data.num_rows))
-            yield Batch(t.part.topic, t.part.number, t.entry.version, t.skip, data, whole)
-
-    def _load(self, file: tuple[_Part, str]) -> Table | BrokerlessError:
-        part, name = file
-        path = f"{part.tail.log.table}/{name}"
-        try:
-            table = records.load(self._store, path)
-            return records.with_columns(table, part.columns, path=f"{self._store.uri}/{path}")
-        except BrokerlessError as error:
-            return error
-
-
-def _columns(schema: Schema, log: DeltaLog) -> tuple[Column, ...]:
-    """The table's columns; one that this kit did not create need not have ``_produced_at``."""
-    stamped = f'"{PRODUCED_AT}"' in log.state.metadata.schema_string
-    return (*schema.columns, Column(PRODUCED_AT, "timestamp")) if stamped else schema.columns
-
-
-@dataclass(slots=True, eq=False)
-class _Part:
-    """One partition's place in a consumer.
-
-    Attributes:
-        error: with what the last look at it ended.
-        next_raise: from when on a poll that brings messages raises the error; None if no poll has met it yet.
-        next_try: from when on it is looked at again.
-    """
-
-    topic: str
-    number: int
-    tail: Tail
-    skip: int
-    columns: tuple[Column, ...]
-    error: BrokerlessError | None = None
-    next_raise: float | None = None
-    next_try: float = float("-inf")
-
-    def due_in_s(self, clock: Clock) -> float:
-        return max(self.tail.due_in_s(), self.next_try - clock.monotonic())
-
-    def take(self, max_bytes: int) -> list[_Taken]:
-        if self.next_raise is not None:
-            max_bytes = 1  # what is behind the damaged place would be fetched in vain
-        taken: list[_Taken] = []
-        size = 0
-        while size < max_bytes:
-            try:
-                entries = self.tail.take(_READ_AHEAD if taken else 1)
-            except BrokerlessError as error:
-                # Otherwise the next look meets it: but not if all that came before has no messages, or a poll would say
-                # that nothing came.
-                if not any(one.files for one in taken):
-                    self.stop(Offset(self.tail.version, self.skip), error)
-                break
-            for entry in entries:
-                mark = entry.version, self.tail.mark()[1]
-                files = self.tail.new_files(entry)
-                taken.append(_Taken(self, entry, files, self.skip, mark))
-                self.skip = 0
-                size += sum(add.size for add in files)
-            # A young entry is most likely the last: asking for the next would only delay this one's messages. Without
-            # messages (a claim, a rewrite) there is nothing to delay, and "nothing came" would be wrong.
-            if not entries or (size and self.tail.is_fresh(entries[-1])):
-                break
-        return taken
-
-    def stop(self, offset: Offset, error: BrokerlessError) -> None:
-        """Takes note of an error that holds back what is at this offset and behind it."""
-        if isinstance(error, StoreError | UnsupportedTable):
-            text = f"Topic {self.topic!r}, partition {self.number}, offset {offset}: {error}"
-            # Of the log or an object; other errors of the store may pass.
-            if type(error) in {StoreError, LogDamaged}:
-                text += (
-                    f" What is before it was delivered, and other partitions go on. seek(Offset({offset.version + 1})) "
-                    f"or --from {offset.version + 1}:0 goes on behind commit {offset.version}; it loses the rest of "
-                    "that commit's messages, and no others."
-                )
-            error.args = (text,)
-        self.error = error
-
-
-@dataclass(frozen=True, slots=True)
-class _Taken:
-    part: _Part
-    entry: Entry
-    files: list[Add]
-    skip: int
-    mark: tuple[int, int]
-
-    def stop(self, rows: int, error: BrokerlessError) -> None:
-        """Puts the partition back to where its messages cannot be read: behind so many of this entry."""
-        self.part.tail.rewind(self.mark)
-        self.part.skip = max(rows, self.skip)
-        self.part.stop(Offset(self.entry.version, rows), error)

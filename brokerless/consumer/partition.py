@@ -1,0 +1,181 @@
+"""Read one partition: entries become batches, and an error holds back only what is behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from arro3.core import Table
+
+from brokerless.clock import Clock
+from brokerless.columns import records
+from brokerless.errors import BrokerlessError, LogDamaged, StoreError, UnsupportedTable
+from brokerless.log.entries import Entry
+from brokerless.log.log import DeltaLog, read_pool
+from brokerless.log.tail import Tail
+from brokerless.offsets import Offset
+from brokerless.schema import PRODUCED_AT, Column
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from brokerless.log.entries import Add
+    from brokerless.schema import Schema
+    from brokerless.store import Store
+
+_READ_AHEAD: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The messages of one commit (or of its end, after a seek into it).
+
+    Attributes:
+        data: an arro3 table with the topic's columns and ``_produced_at``; ``pyarrow.table(batch.data)`` costs nothing.
+        first_index: the first row's index in the commit; row i of ``data`` has the offset
+            ``(version, first_index + i)``.
+        whole: whether these are all messages of the commit from ``first_index`` on; False if an object that cannot be
+            read comes next.
+    """
+
+    topic: str
+    partition: int
+    version: int
+    first_index: int
+    data: Table
+    whole: bool = True
+
+    @property
+    def first(self) -> Offset:
+        """The first message's offset."""
+        return Offset(self.version, self.first_index)
+
+    @property
+    def next(self) -> Offset:
+        """The offset to seek to in order to go on after this batch."""
+        return Offset(self.version + 1) if self.whole else Offset(self.version, self.first_index + self.data.num_rows)
+
+
+@dataclass(slots=True, eq=False)
+class PartitionReader:
+    """One partition in a consumer: its position, and the error with which it stopped.
+
+    Attributes:
+        error: with what the last look at it ended.
+        next_raise: from when on a poll that brings messages raises the error; None if no poll has met it yet.
+        next_try: from when on it is looked at again.
+    """
+
+    topic: str
+    number: int
+    tail: Tail
+    skip: int
+    columns: tuple[Column, ...]
+    error: BrokerlessError | None = None
+    next_raise: float | None = None
+    next_try: float = float("-inf")
+
+    def due_in_s(self, clock: Clock) -> float:
+        """Return how long it is no use to look again; 0 if it is now."""
+        return max(self.tail.due_in_s(), self.next_try - clock.monotonic())
+
+    def next_entries(self, max_bytes: int) -> list[ReadEntry]:
+        """Return the next entries with their new files, about so many bytes; an error behind them is in ``error``."""
+        if self.next_raise is not None:
+            max_bytes = 1  # what is behind the error would be fetched in vain
+        found: list[ReadEntry] = []
+        size = 0
+        while size < max_bytes:
+            try:
+                entries = self.tail.next_entries(_READ_AHEAD if found else 1)
+            except BrokerlessError as error:
+                # Otherwise the next look meets it: but not if all that came before has no messages, or a poll would say
+                # that nothing came.
+                if not any(one.files for one in found):
+                    self.stop(Offset(self.tail.version, self.skip), error)
+                break
+            for entry in entries:
+                mark = entry.version, self.tail.mark()[1]
+                files = self.tail.new_files(entry)
+                found.append(ReadEntry(self, entry, files, self.skip, mark))
+                self.skip = 0
+                size += sum(add.size for add in files)
+            # A young entry is most likely the last: asking for the next would only delay this one's messages. Without
+            # messages (a claim, a rewrite) there is nothing to delay, and "nothing came" would be wrong.
+            if not entries or (size and self.tail.is_fresh(entries[-1])):
+                break
+        return found
+
+    def stop(self, offset: Offset, error: BrokerlessError) -> None:
+        """Store an error that holds back what is at this offset and behind it."""
+        if isinstance(error, StoreError | UnsupportedTable):
+            text = f"Topic {self.topic!r}, partition {self.number}, offset {offset}: {error}"
+            # Of the log or an object; other errors of the store may pass.
+            if type(error) in {StoreError, LogDamaged}:
+                text += (
+                    f" What is before it was delivered, and other partitions go on. seek(Offset({offset.version + 1})) "
+                    f"or --from {offset.version + 1}:0 goes on behind commit {offset.version}; it loses the rest of "
+                    "that commit's messages, and no others."
+                )
+            error.args = (text,)
+        self.error = error
+
+
+@dataclass(frozen=True, slots=True)
+class ReadEntry:
+    """An entry, its files that were not delivered before, and the position before it."""
+
+    part: PartitionReader
+    entry: Entry
+    files: list[Add]
+    skip: int
+    mark: tuple[int, int]
+
+    def stop(self, rows: int, error: BrokerlessError) -> None:
+        """Put the partition back to where its messages cannot be read: behind so many of this entry."""
+        self.part.tail.rewind(self.mark)
+        self.part.skip = max(rows, self.skip)
+        self.part.stop(Offset(self.entry.version, rows), error)
+
+
+def batches_of(store: Store, entries: Sequence[ReadEntry]) -> Iterator[Batch]:
+    """Return the batches of entries, with their objects loaded; what cannot be read stops its partition."""
+    files = [(entry.part, add.path) for entry in entries for add in entry.files]
+    load = partial(_load, store)
+    tables = read_pool().map(load, files) if len(files) > 1 else map(load, files)
+    for read in entries:
+        part = read.part
+        loaded = [next(tables) for _ in read.files]
+        if not loaded or part.error:
+            continue  # the latter is behind what cannot be read
+        good: list[Table] = []
+        for table in loaded:
+            if isinstance(table, BrokerlessError):
+                read.stop(sum(g.num_rows for g in good), table)
+                break
+            good.append(table)
+        whole = part.error is None
+        good = [table for table in good if table.num_rows] or good[:1]
+        if not good:
+            continue
+        data = good[0] if len(good) == 1 else Table.from_batches([b for x in good for b in x.to_batches()])
+        if read.skip:
+            data = data.slice(min(read.skip, data.num_rows))
+        yield Batch(part.topic, part.number, read.entry.version, read.skip, data, whole)
+
+
+def _load(store: Store, file: tuple[PartitionReader, str]) -> Table | BrokerlessError:
+    part, name = file
+    path = f"{part.tail.log.table}/{name}"
+    try:
+        table = records.load(store, path)
+        return records.with_columns(table, part.columns, path=f"{store.uri}/{path}")
+    except BrokerlessError as error:
+        return error
+
+
+def columns_of(schema: Schema, log: DeltaLog) -> tuple[Column, ...]:
+    """Return the table's columns; one that another program created need not have ``_produced_at``."""
+    stamped = f'"{PRODUCED_AT}"' in log.state.metadata.schema_string
+    return (*schema.columns, Column(PRODUCED_AT, "timestamp")) if stamped else schema.columns
