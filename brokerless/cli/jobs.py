@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from rich.status import Status
 
     from brokerless.examples.timezone.demo import Place, Report
-    from brokerless.maintenance.maintainer import Report as MaintenanceReport
+    from brokerless.maintenance.step import Report as MaintenanceReport
 
 
 def register(app: typer.Typer) -> None:
@@ -394,7 +394,8 @@ def maintain(
 
 def _show_round(reports: Sequence[MaintenanceReport], *, all_topics: bool, as_json: bool) -> bool:
     """Shows what was done; returns whether something could not be."""
-    from brokerless.maintenance.maintainer import NO_TABLE, NOT_OURS
+    from brokerless.maintenance.maintainer import NO_TABLE
+    from brokerless.maintenance.step import NOT_OURS
 
     # Below a root there may be folders that are nobody's table, or somebody else's; only who names one wants to hear of
     # it.

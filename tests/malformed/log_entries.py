@@ -238,7 +238,7 @@ def _attack(bad: Bad, world: World, store: FakeStore, writer: Producer, holder: 
     store.put(path, data)
 
     found: list[dict[str, Any]] = []
-    error = world.error(lambda: _drain(reader, found))
+    error = world.error(lambda: drained(reader, found))
     if error is not None:
         reader.seek(Offset(number + 1))
         found += drained(reader)
@@ -268,12 +268,6 @@ def _attack(bad: Bad, world: World, store: FakeStore, writer: Producer, holder: 
         wanted = ["before", "held", "bad", "after", *more, *with_new]
         wrong = once_each(drained(consumer), "id", wanted)
     return wrong and f"after the repair: {wrong}"
-
-
-def _drain(consumer: Consumer, found: list[dict[str, Any]]) -> None:
-    while batches := consumer.poll(0):
-        for batch in batches:
-            found += [{"id": value} for value in batch.data.column("id").to_pylist()]
 
 
 KIND: Final = Kind(generate, attack)

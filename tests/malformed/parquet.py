@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from brokerless.columns.records import values_of
 from brokerless.consumer import Consumer
 from brokerless.log.log import DeltaLog
 from brokerless.offsets import Offset
@@ -154,7 +153,7 @@ def attack(bad: Bad, world: World) -> str | None:
     own = not bad.foreign and path in store.objects and store.objects[path] == bad.data
     with Consumer("t", start="beginning", store=store, clock=store.clock, batch_bytes=1) as consumer:
         found: list[dict[str, Any]] = []
-        error = world.error(lambda: _drain(consumer, found))
+        error = world.error(lambda: drained(consumer, found))
         if error is not None:
             if path not in str(error):
                 return f"the error does not name the object: {error}"
@@ -172,14 +171,6 @@ def attack(bad: Bad, world: World) -> str | None:
     if error is not None and all(report.ok for report in reports):
         return "verify finds nothing wrong"
     return once_each(found, "id", ["before", "after"])
-
-
-def _drain(consumer: Consumer, found: list[dict[str, Any]]) -> None:
-    """Moves rows to ``found`` as they come: an error at the end leaves those before it there."""
-    while batches := consumer.poll(0):
-        for batch in batches:
-            columns = {name: values_of(batch.data.column(name)) for name in batch.data.column_names}
-            found += [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def _replace(store: FakeStore, bad: Bad) -> str:

@@ -286,12 +286,6 @@ def test_paths_and_methods(http: HttpIngest, path: str, method: str, status: int
     assert (response.headers == {"Allow": "POST"}) == (status == 405)
 
 
-def test_without_a_default_topic_a_request_names_one(store: FakeStore) -> None:
-    http = opened(store, default="")
-    refused(http.handle(post(message(1))), 404, "/topics/")
-    assert http.handle(post(message(1), path="/topics/t")).status == 200
-
-
 # Who sends, and which request it is
 
 

@@ -12,7 +12,8 @@ from brokerless.errors import ConfigError, StoreUnavailable, TopicNotFound
 from brokerless.log.commit import REMOVAL_VALID_S, REMOVALS
 from brokerless.log.entries import Add, build_entry
 from brokerless.log.log import DeltaLog
-from brokerless.maintenance.maintainer import GARBAGE_EVERY_S, NOT_OURS, SETTLE_S, Maintainer, storage_options
+from brokerless.maintenance.maintainer import GARBAGE_EVERY_S, SETTLE_S, Maintainer, storage_options
+from brokerless.maintenance.step import NOT_OURS
 from brokerless.producer.producer import Producer
 from brokerless.schema import Schema
 from brokerless.settings import Settings

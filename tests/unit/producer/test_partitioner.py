@@ -20,12 +20,8 @@ KAFKA = {
 
 
 @pytest.mark.parametrize(("key", "signed"), KAFKA.items())
-def test_murmur2_is_kafkas(key: bytes, signed: int) -> None:
+def test_hashes_and_partitions_are_those_of_kafkas_default_partitioner(key: bytes, signed: int) -> None:
     assert murmur2(key) == signed % 2**32
-
-
-@pytest.mark.parametrize(("key", "signed"), KAFKA.items())
-def test_partitions_are_those_of_kafkas_default_partitioner(key: bytes, signed: int) -> None:
     assert partition_of(key, 7) == (signed & 0x7FFFFFFF) % 7
     assert partition_of(key.decode(), 7) == partition_of(key, 7)
 
