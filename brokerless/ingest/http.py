@@ -60,7 +60,22 @@ _PRODUCER_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _EPOCH: Final = "epoch"  # in a namespace, its sequences would be read as an epoch, which outlives the topic
 _MAX_CALLER: Final = 120
 _SEQUENCE: Final = re.compile(r"[0-9]{1,18}")
-_RETRY_AFTER: Final = {"Retry-After": "2"}
+_UNAVAILABLE: Final[tuple[tuple[type[BrokerlessError], int, str], ...]] = (
+    (NotCommitted, 429, "Too many writers commit at the same time; nothing was written. Send the request again."),
+    (
+        ProducerFenced,
+        503,
+        "A request with this Producer-Id is being processed; nothing was written. Send one request at a time.",
+    ),
+    (TopicChanged, 503, "The topic changed during the request; nothing was written. Send the request again."),
+    (
+        CommitUnknown,
+        503,
+        "The store did not respond, so the messages may or may not be committed. Send the same request again; "
+        "without Producer-Id and Producer-Sequence it can be written twice.",
+    ),
+    (StoreUnavailable, 503, "The store does not respond; nothing was written. Send the request again."),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,32 +263,10 @@ def _identity(headers: Mapping[str, str]) -> tuple[str | None, int | None]:
 
 def _unavailable(error: BrokerlessError) -> HttpError:
     cause = error.__cause__ if isinstance(error, DeliveryFailed) else error
-    if isinstance(cause, NotCommitted):
-        return _retry(429, "Too many writers commit at the same time; nothing was written. Send the request again.")
-    if isinstance(cause, ProducerFenced):
-        return _retry(
-            503,
-            "A request with this Producer-Id is being processed; nothing was written. Send one request at a time.",
-        )
-    if isinstance(cause, TopicChanged):
-        return _retry(
-            503,
-            "The topic changed during the request; nothing was written. Send the request again.",
-        )
-    if isinstance(cause, CommitUnknown):
-        return _retry(
-            503,
-            "The store did not respond, so the messages may or may not be committed. Send the same request again; "
-            "without Producer-Id and Producer-Sequence it can be written twice.",
-            unknown=True,
-        )
-    if isinstance(cause, StoreUnavailable):
-        return _retry(503, "The store does not respond; nothing was written. Send the request again.")
+    for kind, status, reason in _UNAVAILABLE:
+        if isinstance(cause, kind):
+            return HttpError(status, reason, {"Retry-After": "2"}, unknown=kind is CommitUnknown)
     raise error
-
-
-def _retry(status: int, reason: str, *, unknown: bool = False) -> HttpError:
-    return HttpError(status, reason, _RETRY_AFTER, unknown=unknown)
 
 
 def _ack(ack: Ack) -> dict[str, Any]:

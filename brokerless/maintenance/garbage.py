@@ -71,7 +71,7 @@ class GarbageCollection(TableStep):
         skip = len(log.table) + 1
         inner = tuple({info.path[: at + 1] for info in found if (at := info.path.find("/_delta_log/", skip)) > 0})
         # guard: orphans have a time of grace
-        old = [i for i in found if now_s - i.modified_s >= self._grace_s and not i.path.startswith(inner)]
+        old = [i for i in found if now_s - i.modified_s >= self._limits.grace_s and not i.path.startswith(inner)]
         marks = self._store.list(f"{log.table}/{REMOVALS}")
         left = [mark.path for mark in marks if now_s - mark.modified_s >= REMOVAL_VALID_S]
         if not old and not left:
@@ -99,8 +99,8 @@ class GarbageCollection(TableStep):
             # A DELETE without a response may still arrive: then the mark stays.
             if doomed:
                 self._store.delete([info.path for info in doomed])
-            work.objects_removed += len(doomed)
-            work.bytes_removed += sum(info.size for info in doomed)
+            work.report.objects_removed += len(doomed)
+            work.report.bytes_removed += sum(info.size for info in doomed)
             self._store.delete([mark])
 
     def _read_after(self, log: DeltaLog, version: int) -> Iterator[Entry]:
@@ -126,7 +126,7 @@ class GarbageCollection(TableStep):
         removed_ms = state.tombstones.get(path)
         if state.metadata.deleted:
             # Nothing can be committed after the end of this log; the newest tombstones are those of the deletion.
-            return horizon.now_s - horizon.ended_s >= (self._grace_s if rules.kit else rules.foreign_grace_s)
+            return horizon.now_s - horizon.ended_s >= (self._limits.grace_s if rules.kit else rules.foreign_grace_s)
         age_s = horizon.now_s - info.modified_s
         # Objects are uploaded before their entries, so the entry that adds this one is older than all retained ones.
         unreachable = info.modified_s < horizon.stored_s
@@ -134,7 +134,7 @@ class GarbageCollection(TableStep):
             return unreachable and removed_ms < min(horizon.written_ms, (horizon.now_s - rules.removed_s) * 1000)
         if _PROBE.fullmatch(path):
             return rules.kit
-        if rules.kit and _OF_THE_KIT.fullmatch(path) and age_s < tombstone_retention_s(state) - self._skew_s:
+        if rules.kit and _OF_THE_KIT.fullmatch(path) and age_s < tombstone_retention_s(state) - self._limits.skew_s:
             return True
         return unreachable and age_s >= rules.foreign_grace_s
 
@@ -152,7 +152,7 @@ class GarbageCollection(TableStep):
         entry = log.read(version)
         if entry is None:  # cleaned up meanwhile
             return Horizon(now_s)
-        return Horizon(now_s, info.modified_s - self._skew_s, entry.timestamp_ms - self._skew_s * 1000)
+        return Horizon(now_s, info.modified_s - self._limits.skew_s, entry.timestamp_ms - self._limits.skew_s * 1000)
 
     def _data_objects(self, table: str) -> Iterator[ObjectInfo]:
         """List the Parquet objects below a table, objects of probes, and the logs of tables inside it.

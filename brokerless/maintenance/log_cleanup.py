@@ -26,12 +26,12 @@ class LogCleanup(TableStep):
 
     def write_checkpoint(self, log: DeltaLog, end: LogEnd, work: Work) -> None:
         """Write a checkpoint if enough commits came after the last one."""
-        if end.last - (-1 if end.hint is None else end.hint) < self._checkpoint_every:
+        if end.last - (-1 if end.hint is None else end.hint) < self._limits.checkpoint_every:
             return
         if abs(work.time.ahead_s) > _CLOCK_OFF_S:
-            work.skipped.append(
+            work.report.skipped += (
                 f"checkpoint: this machine's clock differs from the store's by {work.time.ahead_s:+.0f} s, which would "
-                "drop the wrong tombstones; set the clock"
+                "drop the wrong tombstones; set the clock",
             )
             return
         with LogCopy(self._store, log.table) as copy:
@@ -42,9 +42,11 @@ class LogCleanup(TableStep):
             try:
                 copy.write_checkpoint(state.version)
             except ImportError:
-                work.skipped.append("checkpoint: deltalake is not installed; install brokerless with its extra 'local'")
+                work.report.skipped += (
+                    "checkpoint: deltalake is not installed; install brokerless with its extra 'local'",
+                )
                 return
-        work.checkpoint = state.version
+        work.report.checkpoint = state.version
 
     def clean_log(self, log: DeltaLog, end: LogEnd, work: Work) -> None:
         """Remove entries and checkpoints that are older than the retention and below a settled checkpoint."""
@@ -58,9 +60,9 @@ class LogCleanup(TableStep):
         for version, info in self._versioned(folder, after=f"{folder}/{hint:020d}"):
             if version != hint:
                 break
-            if ".checkpoint." in info.path and now_s - info.modified_s >= self._settle_s:
+            if ".checkpoint." in info.path and now_s - info.modified_s >= self._limits.settle_s:
                 settled = hint
-        retention_s = self._log_retention_s
+        retention_s = self._limits.log_retention_s
         old: list[tuple[int, ObjectInfo]] = []
         last: int | None = None
         for version, info in self._versioned(folder):
@@ -86,8 +88,8 @@ class LogCleanup(TableStep):
             retention_s = rules.log_retention_s
         for batch in self._in_time(batches(expired_below), work):
             self._store.delete([info.path for info in batch])
-            work.entries_removed += sum(bool(ENTRY.fullmatch(info.path)) for info in batch)
-            work.bytes_removed += sum(info.size for info in batch)
+            work.report.entries_removed += sum(bool(ENTRY.fullmatch(info.path)) for info in batch)
+            work.report.bytes_removed += sum(info.size for info in batch)
 
 
 def _next_entry(log: DeltaLog, last: int | None, version: int, info: ObjectInfo, *, alone: bool) -> int | None:

@@ -257,7 +257,7 @@ class Maintainer:
         return tables
 
     def _maintain(self, table: str, time: StoreTime, *, collect_garbage: bool, until_s: float = math.inf) -> Report:
-        work = Work(table, until_s, time)
+        work = Work(until_s, time, Report(table))
         log = DeltaLog(self._store, table, clock=self._clock)
         steps = [("checkpoint", self._cleanup.write_checkpoint), ("log clean-up", self._cleanup.clean_log)]
         if collect_garbage:
@@ -271,16 +271,16 @@ class Maintainer:
                 except (LogIncomplete, ForeignTable):
                     raise  # nothing of such a table is changed
                 except BrokerlessError as error:
-                    work.skipped.append(f"{name}: {error}")
+                    work.report.skipped += (f"{name}: {error}",)
         except TopicNotFound:
-            work.skipped.append(NO_TABLE)
+            work.report.skipped += (NO_TABLE,)
         except ForeignTable:
-            work.skipped.append(NOT_OURS)
+            work.report.skipped += (NOT_OURS,)
         except LogIncomplete as error:
-            work.skipped.append(f"{name}: LogIncomplete: {error}")
+            work.report.skipped += (f"{name}: LogIncomplete: {error}",)
         except BrokerlessError as error:
-            work.skipped.append(f"{name}: {error}")
-        return work.report()
+            work.report.skipped += (f"{name}: {error}",)
+        return work.report
 
 
 def storage_options(settings: Settings) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from brokerless.errors import BrokerlessError, LogIncomplete
@@ -35,7 +35,7 @@ _T = TypeVar("_T")
 _UNITS: Final = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 7 * 86400}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Report:
     """The result of one run for one table.
 
@@ -118,29 +118,13 @@ class StoreTime:
     ahead_s: float
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Work:
-    """The report of a table while its steps run."""
+    """The maintenance of one table while its steps run: until when, by which time, and the report so far."""
 
-    table: str
     until_s: float
     time: StoreTime
-    checkpoint: int | None = None
-    entries_removed: int = 0
-    objects_removed: int = 0
-    bytes_removed: int = 0
-    skipped: list[str] = field(default_factory=list)
-
-    def report(self) -> Report:
-        """Return the finished report."""
-        return Report(
-            self.table,
-            self.checkpoint,
-            self.entries_removed,
-            self.objects_removed,
-            self.bytes_removed,
-            tuple(self.skipped),
-        )
+    report: Report
 
 
 class TableStep:
@@ -149,12 +133,7 @@ class TableStep:
     def __init__(self, store: Store, clock: Clock, limits: Limits) -> None:
         self._store = store
         self._clock = clock
-        self._checkpoint_every = limits.checkpoint_every
-        self._log_retention_s = limits.log_retention_s
-        self._grace_s = limits.grace_s
-        self._settle_s = limits.settle_s
-        self._skew_s = limits.skew_s
-        self._any_table = limits.any_table
+        self._limits = limits
         self._listed_by_name = not store.uri.startswith("file:")
 
     def _load(self, log: DeltaLog, end: LogEnd, *, with_files: bool = False) -> TableState:
@@ -167,7 +146,7 @@ class TableStep:
     def _rules(self, log: DeltaLog, metadata: Metadata) -> Rules:
         properties = metadata.configuration
         sparks = properties.get(ENGINE_KEY) == "delta"
-        if not (sparks or PARTITIONS_KEY in properties or self._any_table):
+        if not (sparks or PARTITIONS_KEY in properties or self._limits.any_table):
             raise ForeignTable(NOT_OURS)
         kit = PARTITIONS_KEY in properties and not sparks
         # A time that cannot be parsed means for ever. This kit's topics only have the properties that a user has set.
@@ -177,8 +156,8 @@ class TableStep:
         retention = "delta.deletedFileRetentionDuration"
         return Rules(
             kit,
-            max(self._log_retention_s, retain_log_s),
-            max(self._grace_s, interval_s(properties, retention, TOMBSTONE_RETENTION_S)),
+            max(self._limits.log_retention_s, retain_log_s),
+            max(self._limits.grace_s, interval_s(properties, retention, TOMBSTONE_RETENTION_S)),
             interval_s(properties, retention, 0.0 if kit else TOMBSTONE_RETENTION_S),
         )
 

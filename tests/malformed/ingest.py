@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING, Any, Final
 from brokerless.aws.environment import IngestEnvironment
 from brokerless.consumer import Consumer
 from brokerless.errors import BrokerlessError, TopicNotFound
-from brokerless.schema import Schema
 from brokerless.topics import create_topic
 from tests.malformed import nasty
-from tests.malformed.json_lines import _damaged, _jsonable, _raw, _values, _whole
+from tests.malformed.json_lines import SCHEMA, _damaged, _jsonable, _raw, _values, _whole
 from tests.malformed.kinds import Kind, World, drained, once_each
 
 if TYPE_CHECKING:
@@ -35,9 +34,6 @@ if TYPE_CHECKING:
 
     from brokerless.store import Store
 
-SCHEMA: Final = Schema.parse(
-    "id string, n long, d double, b boolean, x binary, day date, at timestamp, p decimal(10,2)"
-)
 _BASE: Final = 49_590_338_271_490_256_608_559_692_538_361_571_095_921_575_989_136_588_898
 _ARN: Final = "arn:aws:x:us-east-1:123456789012:clicks"
 _REFUSALS: Final = {400, 403, 404, 405, 413, 415}

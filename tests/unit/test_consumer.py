@@ -19,7 +19,6 @@ from brokerless.consumer import RAISE_AGAIN_S, Batch, Consumer
 from brokerless.consumer.partition import PartitionReader
 from brokerless.errors import (
     ConfigError,
-    DeliveryFailed,
     LogIncomplete,
     OffsetOutOfRange,
     StoreError,
@@ -520,14 +519,6 @@ def test_a_start_by_time_leaves_out_no_damaged_entry_that_may_be_of_it(
     assert consumer(store, start).position() == {("t", 0): Offset(position)}
 
 
-def test_nothing_is_written_to_a_log_with_a_damaged_entry(store: FakeStore) -> None:
-    for n in range(3):
-        send(store, n)
-    damage(store, "t", 2, "a cut entry")
-    with pytest.raises(DeliveryFailed, match="Entry 2 of the log"):
-        send(store, 4)
-
-
 @pytest.mark.parametrize("before", [True, False])
 def test_a_hole_stops_its_partition_only_and_until_it_is_filled(
     store: FakeStore, clock: FakeClock, put: Callable[[int], object], before: bool
@@ -818,8 +809,3 @@ def test_an_object_of_others_with_another_type_is_named_and_the_rest_delivered(s
         reader.poll(0)
     reader.seek(Offset(3))
     assert drain(reader) == [2]
-
-
-def test_an_object_of_others_may_be_large(store: FakeStore) -> None:
-    add_object(store, pa.table({"n": pa.array(range(5000), pa.int32())}), "other.parquet")
-    assert drain(consumer(store)) == list(range(5000))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from typing import Any
 
 import pytest
@@ -24,10 +23,6 @@ from tests.support.fakes import FakeClock, FakeStore, Put
 SCHEMA = Schema.parse("s string, n long")
 SHARD = "kinesis/stream/shard-0"
 QUEUE = "sqs/queue"
-
-
-class Dying(BaseException):
-    """The function is killed."""
 
 
 @pytest.fixture
@@ -244,46 +239,6 @@ def test_routes_that_cannot_be(topics: tuple[str, ...], default: str) -> None:
 
 
 # Redelivery
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_killed_anywhere_and_delivered_again_everything_is_there_once(
-    store: FakeStore, clock: FakeClock, seed: int
-) -> None:
-    # A shard of 40 messages, every fifth of them bad, every third for another topic. Each PUT may be the last thing
-    # that a function does, before or after it takes effect.
-    rng = random.Random(seed)
-    shard = [stream(n, b"bad" if n % 5 == 0 else None, topic="other" if n % 3 == 0 else None) for n in range(40)]
-    put = store.create
-
-    def dangerous(path: str, data: bytes) -> Any:
-        fate = rng.random()
-        if fate < 0.1:
-            raise Dying
-        outcome = put(path, data)
-        if fate < 0.2:
-            raise Dying
-        return outcome
-
-    store.create = dangerous  # type: ignore[method-assign]
-    function, begin = ingest(store), 0
-    while begin < len(shard):
-        end = min(len(shard), begin + rng.randrange(1, 9))
-        try:
-            result = function.ingest(shard[begin:end])
-        except Dying:
-            function = ingest(store)
-            continue
-        assert not result.failed
-        begin = end
-    store.create = put  # type: ignore[method-assign]
-    other = [n for p in ("other", "other.1", "other.2") for n in numbers(store, p)]
-    assert numbers(store) == [n for n in range(40) if n % 5 and n % 3]
-    assert other == [n for n in range(40) if n % 5 and not n % 3]
-    assert [int(row["_source_position"]) for row in rows(store, "t.dead_letters")] == [
-        n for n in range(40) if not n % 5 and n % 3
-    ]
-    assert [int(row["_source_position"]) for row in rows(store, "other.dead_letters")] == [0, 15, 30]
 
 
 def test_dead_letters_are_committed_first(store: FakeStore) -> None:
