@@ -16,8 +16,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from brokerless import clock, consumer
+from brokerless import clock
 from brokerless.columns import records
+from brokerless.consumer import consumer
 from brokerless.log import log
 from brokerless.log.entries import parse_entry
 from brokerless.log.log import DeltaLog
