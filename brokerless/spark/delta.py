@@ -21,7 +21,7 @@ from brokerless.log.entries import ENGINE_KEY
 from brokerless.log.log import DeltaLog
 from brokerless.schema import PRODUCED_AT, dead_letters, partition_table
 from brokerless.spark.arrow import DEAD_LETTER
-from brokerless.spark.inputs import METADATA
+from brokerless.spark.messages import METADATA
 from brokerless.spark.session import spark_session
 from brokerless.store import open_store
 from brokerless.topics import describe_topic

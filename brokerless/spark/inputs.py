@@ -10,18 +10,15 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
-from brokerless.columns import records
 from brokerless.consumer import POLL_S, Tail, resolve_start
 from brokerless.errors import (
     AccessDenied,
     BrokerlessError,
     BucketNotFound,
-    ConfigError,
     LogIncomplete,
     SchemaError,
-    StoreError,
     StoreUnavailable,
     TopicChanged,
     TopicDeleted,
@@ -30,28 +27,17 @@ from brokerless.errors import (
 )
 from brokerless.log.entries import PARTITIONS_KEY
 from brokerless.log.log import DeltaLog
-from brokerless.offsets import Offset, parse_start
-from brokerless.schema import PRODUCED_AT, Column, Schema, dead_letters, partition_table, split_table
+from brokerless.schema import dead_letters, partition_table
+from brokerless.spark.messages import flag, start_option, topic_names
 from brokerless.spark.progress import Begin, Position, TableIds, position_in, recorded_in
-from brokerless.topics import describe_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from datetime import datetime
-
-    import pyarrow as pa
-    from arro3.core import Table
+    from collections.abc import Callable, Mapping
 
     from brokerless.log.entries import Add, Entry
     from brokerless.spark.outputs import OutputLog
     from brokerless.store import Store
 
-METADATA: Final = (
-    Column("_topic", "string"),
-    Column("_partition", "integer"),
-    Column("_version", "long"),
-    Column("_index", "long"),
-)
 
 WAIT_S: Final = 0.2
 """The longest time to wait for new commits before the caller gets control back (for example, to stop)."""
@@ -292,7 +278,7 @@ def begin_in(log: DeltaLog, recorded: Callable[[DeltaLog], int | None], options:
         if isinstance(error, TopicDeleted) or not flag(options, "acceptnewinput"):
             raise
         return resolve_start(log, "beginning").version - 1, True
-    return resolve_start(log, _start(options)).version - 1, False
+    return resolve_start(log, start_option(options)).version - 1, False
 
 
 def nothing_recorded(log: DeltaLog) -> None:
@@ -310,96 +296,3 @@ def open_logs(store: Store, options: Mapping[str, str]) -> list[DeltaLog]:
         partitions = int(first.state.metadata.configuration.get(PARTITIONS_KEY, "1"))
         logs += [first, *(DeltaLog(store, partition_table(topic, number)) for number in range(1, partitions))]
     return logs
-
-
-def union_columns(schemas: Sequence[Schema]) -> Schema:
-    """Return the union of the columns of several topics.
-
-    Raises:
-        SchemaError: one name has two types.
-    """
-    columns: dict[str, Column] = {}
-    for schema in schemas:
-        for column in schema.columns:
-            known = columns.setdefault(column.name, column)
-            if known.type != column.type:
-                raise SchemaError(
-                    f"Column {column.name!r} is {known.type} in one topic and {column.type} in another; "
-                    "read them in two pipelines."
-                )
-    return Schema(tuple(columns.values()))
-
-
-def load_object(store: Store, columns: Sequence[Column], path: str) -> Table | StoreError:
-    """Return the rows of an object, or the error if only this object cannot be read."""
-    try:
-        rows = records.load(store, path)
-        return records.with_columns(rows, columns, path=f"{store.uri}/{path}") if rows.num_rows else rows
-    except StoreError as error:
-        if type(error) is not StoreError:
-            raise  # most likely the whole store does not answer or refuses
-        return error
-
-
-def columns_of(store: Store, options: Mapping[str, str]) -> list[Column]:
-    """Return the columns of the source: those of all topics, ``_produced_at``, and with ``metadata`` those as well."""
-    schemas = [describe_topic(store, topic).schema for topic in topic_names(options)]
-    columns = [*union_columns(schemas).columns, Column(PRODUCED_AT, "timestamp")]
-    return columns + list(METADATA) if flag(options, "metadata") else columns
-
-
-def ddl(columns: Sequence[Column]) -> str:
-    """Return columns in Spark's DDL."""
-    return ", ".join(f"`{column.name}` {_ddl(column.type)}" for column in columns)
-
-
-def _ddl(delta_type: str) -> str:
-    return {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}.get(delta_type, delta_type)
-
-
-def with_metadata(rows: pa.Table, table: str, version: int, index: int) -> pa.Table:
-    """Add the columns of ``METADATA`` to rows; the first row has this offset."""
-    import numpy as np
-    import pyarrow as pa
-
-    topic, number = split_table(table)
-    count = rows.num_rows
-    rows = rows.append_column("_topic", pa.repeat(pa.scalar(topic), count))
-    rows = rows.append_column("_partition", pa.repeat(pa.scalar(number, pa.int32()), count))
-    rows = rows.append_column("_version", pa.repeat(pa.scalar(version, pa.int64()), count))
-    return rows.append_column("_index", pa.array(np.arange(index, index + count)))
-
-
-def _start(options: Mapping[str, str]) -> Literal["beginning", "latest"] | datetime:
-    start = parse_start(options.get("start", "beginning"))
-    if isinstance(start, Offset):
-        raise ConfigError(
-            "The start of a pipeline must be beginning, latest or a time; offsets differ between partitions."
-        )
-    return start
-
-
-def topic_names(options: Mapping[str, str]) -> list[str]:
-    """Return the topics of the option ``topics``."""
-    names = [name.strip() for name in option(options, "topics").split(",") if name.strip()]
-    if not names or len(set(names)) < len(names):
-        raise ConfigError(f"The option topics must be a list of different topic names, got {options.get('topics')!r}.")
-    return names
-
-
-def option(options: Mapping[str, str], name: str) -> str:
-    """Return the value of a required option."""
-    value = options.get(name)
-    if not value:
-        raise ConfigError(f"The brokerless source needs the option {name!r}; use brokerless.spark.read_stream.")
-    return value
-
-
-def skipped_objects(options: Mapping[str, str]) -> frozenset[str]:
-    """Return the objects to skip if they cannot be read."""
-    return frozenset(name.strip() for name in options.get("skip", "").split(","))
-
-
-def flag(options: Mapping[str, str], name: str) -> bool:
-    """Return the value of an option that is true or false."""
-    return options.get(name, "false").lower() == "true"

@@ -168,7 +168,7 @@ def dead_letter(reason: Column, rows: DataFrame) -> Column:
     from pyspark.sql import functions as F
 
     from brokerless.spark.arrow import DEAD_LETTER
-    from brokerless.spark.inputs import METADATA
+    from brokerless.spark.messages import METADATA
 
     own = {column.name for column in METADATA} | {PRODUCED_AT}
     original = [F.col(name) for name in rows.columns if name not in own]

@@ -16,10 +16,11 @@ from brokerless.schema import PRODUCED_AT, Schema
 from brokerless.spark.arrow import DEAD_LETTER
 from brokerless.spark.conf import Engine
 from brokerless.spark.failures import lost_jvm_named, named_error
-from brokerless.spark.inputs import union_columns
+from brokerless.spark.messages import union_columns
 from brokerless.spark.progress_line import Progress
 from brokerless.spark.reader import read_stream, source_options, static_messages
-from brokerless.spark.realtime.engine import COMMIT_INTERVAL_S, NotRealtimeError, start_realtime
+from brokerless.spark.realtime.engine import COMMIT_INTERVAL_S, start_realtime
+from brokerless.spark.realtime.requirements import NotRealtimeError
 from brokerless.spark.session import borrowed, spark_session
 from brokerless.spark.sink import EXECUTOR_ROWS, write_stream
 from brokerless.store import open_store

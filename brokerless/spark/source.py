@@ -41,15 +41,13 @@ from brokerless.errors import (
 from brokerless.log.log import read_pool
 from brokerless.schema import Column
 from brokerless.spark.failures import HOLD_S, unreadable
-from brokerless.spark.inputs import (
+from brokerless.spark.inputs import WAIT_S, Input, open_inputs
+from brokerless.spark.messages import (
     METADATA,
-    WAIT_S,
-    Input,
     columns_of,
     ddl,
     flag,
     load_object,
-    open_inputs,
     option,
     skipped_objects,
     with_metadata,

@@ -43,7 +43,8 @@ from brokerless.producer.pool import ProducerPool
 from brokerless.producer.producer import Producer
 from brokerless.schema import Schema, dead_letters, partition_table
 from brokerless.spark.arrow import DEAD_LETTER
-from brokerless.spark.inputs import METADATA, columns_of, first_position, open_inputs
+from brokerless.spark.inputs import first_position, open_inputs
+from brokerless.spark.messages import METADATA, columns_of
 from brokerless.spark.outputs import OutputLog, PipelineOutputs, UploadedFiles
 from brokerless.spark.progress import SourceOffset, owner_id
 from brokerless.spark.realtime.feed import Feed

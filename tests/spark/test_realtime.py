@@ -15,8 +15,9 @@ from brokerless.schema import Schema
 from brokerless.spark import Pipeline
 from brokerless.spark.job import run_arguments
 from brokerless.spark.reader import source_options
-from brokerless.spark.realtime import engine
-from brokerless.spark.realtime.engine import NotRealtimeError, RealtimeStream, start_realtime
+from brokerless.spark.realtime import engine, requirements
+from brokerless.spark.realtime.engine import RealtimeStream, start_realtime
+from brokerless.spark.realtime.requirements import NotRealtimeError
 from brokerless.store import open_store
 from brokerless.topics import create_topic
 from tests.support.pipelines import create, finish, rows_of, send, settle
@@ -154,7 +155,7 @@ def test_state_is_refused_as_by_micro_batches(spark: SparkSession, topics: Setti
 def test_a_spark_that_lacks_a_class_says_which(
     spark: SparkSession, topics: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "_INTERNALS", ("org.apache.spark.sql.Nowhere",))
+    monkeypatch.setattr(requirements, "_INTERNALS", ("org.apache.spark.sql.Nowhere",))
     with pytest.raises(NotRealtimeError, match=r"it lacks org\.apache\.spark\.sql\.Nowhere"):
         start(spark, topics, same)
 
@@ -162,8 +163,8 @@ def test_a_spark_that_lacks_a_class_says_which(
 def test_a_session_without_the_jar_says_how_to_get_it(
     spark: SparkSession, topics: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "_PROVIDER", "brokerless.realtime.Elsewhere")
-    monkeypatch.setattr(engine, "_INTERNALS", ("brokerless.realtime.Elsewhere",))
+    monkeypatch.setattr(requirements, "PROVIDER", "brokerless.realtime.Elsewhere")
+    monkeypatch.setattr(requirements, "_INTERNALS", ("brokerless.realtime.Elsewhere",))
     with pytest.raises(NotRealtimeError, match=r"without --jars .*bridge\.jar"):
         start(spark, topics, same)
 
@@ -290,7 +291,7 @@ def test_a_commit_interval_is_a_time(
 
 
 def test_micro_batches_do_not_use_the_source_of_this_engine(spark: SparkSession, tmp_path: Path) -> None:
-    rows = spark.readStream.format(engine._PROVIDER).schema("message string").options(folder="/", lanes=1).load()
+    rows = spark.readStream.format(requirements.PROVIDER).schema("message string").options(folder="/", lanes=1).load()
     query = rows.writeStream.format("noop").option("checkpointLocation", tmp_path.as_uri()).start()
     with pytest.raises(Exception, match="real-time mode only"):
         query.processAllAvailable()

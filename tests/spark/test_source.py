@@ -30,7 +30,8 @@ from brokerless.producer.producer import Producer
 from brokerless.schema import Schema, dead_letters
 from brokerless.settings import Settings
 from brokerless.spark.failures import named_error, unreadable_in
-from brokerless.spark.inputs import first_position, topic_names, union_columns
+from brokerless.spark.inputs import first_position
+from brokerless.spark.messages import topic_names, union_columns
 from brokerless.spark.outputs import OutputLog, PipelineOutputs, UploadedFiles
 from brokerless.spark.progress import (
     Begin,

@@ -16,7 +16,8 @@ import pyarrow as pa
 from brokerless.errors import BrokerlessError, StoreError
 from brokerless.log.log import read_pool
 from brokerless.spark.failures import HOLD_S, unreadable
-from brokerless.spark.inputs import WAIT_S, Input, load_object, with_metadata
+from brokerless.spark.inputs import WAIT_S, Input
+from brokerless.spark.messages import load_object, with_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -15,7 +15,8 @@ from brokerless.errors import BrokerlessError, PipelineError, StoreError
 from brokerless.log.log import DeltaLog
 from brokerless.producer.producer import Producer
 from brokerless.schema import Schema, dead_letters, partition_table
-from brokerless.spark.inputs import METADATA, columns_of, first_position, open_inputs, skipped_objects
+from brokerless.spark.inputs import first_position, open_inputs
+from brokerless.spark.messages import METADATA, columns_of, skipped_objects
 from brokerless.spark.outputs import OutputLog, PipelineOutputs, UploadedFiles
 from brokerless.spark.progress import SourceOffset, app_id
 from brokerless.spark.realtime import bridge as bridge_module
