@@ -99,7 +99,7 @@ class Input:
                 )
             self.log.check_retained(waiting)
         except BrokerlessError as error:
-            self._keep(error)
+            self._hold(error)
 
     def seek(self, position: int) -> None:
         """Continue after this entry."""
@@ -121,7 +121,7 @@ class Input:
                 self.log.check_same()
                 self._same_at = time.monotonic()
             first = 1 if prompt else self._at_once
-            while entries := self._take(first):
+            while entries := self._read(first):
                 for entry in entries:
                     self._known.append(self._pending(entry))
                     self.rows += self._known[-1].rows
@@ -129,9 +129,9 @@ class Input:
                     break
                 first = self._at_once
         except BrokerlessError as error:
-            self._keep(error)
+            self._hold(error)
 
-    def _keep(self, error: BrokerlessError) -> None:
+    def _hold(self, error: BrokerlessError) -> None:
         if isinstance(error, (StoreUnavailable, AccessDenied, BucketNotFound)):
             raise error  # most likely, all inputs have this error
         if isinstance(error, TopicRewritten):
@@ -141,7 +141,7 @@ class Input:
             )
         self.error_at, self.error = time.monotonic(), error  # in this order, because another thread may read both
 
-    def _take(self, at_once: int) -> list[Entry]:
+    def _read(self, at_once: int) -> list[Entry]:
         try:
             return self._tail.take(min(at_once, self._at_once))
         except (StoreUnavailable, AccessDenied, BucketNotFound):
@@ -166,7 +166,7 @@ class Input:
         """Return whether a commit up to ``last`` is known."""
         return bool(self._known) and (last is None or self._known[0].version <= last)
 
-    def take(self, last: int | None) -> Pending | None:
+    def next_commit(self, last: int | None) -> Pending | None:
         """Remove and return the first known commit up to ``last``, or None."""
         return self._known.popleft() if self.has(last) else None
 
@@ -217,14 +217,14 @@ def open_inputs(store: Store, options: Mapping[str, str], *, poll_s: float = POL
     """
     rewrites = flag(options, "acceptrewrites")
     tables = {log.table: Input(log, accept_rewrites=rewrites, poll_s=poll_s) for log in open_logs(store, options)}
-    name, output, letters = _progress_logs(store, options)
+    name, output, rejected = _progress_logs(store, options)
     recorded = partial(recorded_in, output, name) if output is not None else nothing_recorded
     at = {table: begin_in(source.log, recorded, options)[0] for table, source in tables.items()}
     for table, source in tables.items():
         source.seek(at[table])
     opened = Inputs(tables, at, {table: source.log.state.metadata.id for table, source in tables.items()})
-    if letters is not None:
-        opened.ahead = {t: v for t, v in position_in(letters, name, opened.ids).items() if v > at[t]}
+    if rejected is not None:
+        opened.ahead = {t: v for t, v in position_in(rejected, name, opened.ids).items() if v > at[t]}
     if options.get("until") == "now":
         opened.until = {table: source.end() for table, source in tables.items()}
     return opened

@@ -27,6 +27,10 @@ METADATA: Final = (
 )
 
 
+DEAD_LETTER: Final = "_dead_letter"
+"""The struct column that marks a row as a dead letter; its fields are the columns of the dead-letter topic."""
+
+
 def union_columns(schemas: Sequence[Schema]) -> Schema:
     """Return the union of the columns of several topics.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from brokerless.errors import ConfigError, SchemaError
 from brokerless.schema import PRODUCED_AT
+from brokerless.spark.messages import DEAD_LETTER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,8 +79,6 @@ def check_source(df: DataFrame, table: str, name: str, settings: Settings) -> No
 
 def check_columns(df: DataFrame, schema: Schema, topic: str) -> None:
     """Refuse a transform that does not make exactly the columns of the topic."""
-    from brokerless.spark.arrow import DEAD_LETTER
-
     have = [name for name in df.columns if name not in {DEAD_LETTER, PRODUCED_AT}]
     unknown, missing = sorted(set(have) - set(schema.names)), sorted(set(schema.names) - set(have))
     if unknown or missing:

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, get_args
 from brokerless.clock import duration_s
 from brokerless.errors import ConfigError, TopicNotFound, on_the_way
 from brokerless.schema import PRODUCED_AT, Schema
-from brokerless.spark.arrow import DEAD_LETTER
 from brokerless.spark.conf import Engine
 from brokerless.spark.failures import lost_jvm_named, named_error
-from brokerless.spark.messages import union_columns
+from brokerless.spark.messages import DEAD_LETTER, union_columns
 from brokerless.spark.progress_line import Progress
 from brokerless.spark.reader import read_stream, source_options, static_messages
 from brokerless.spark.realtime.engine import COMMIT_INTERVAL_S, start_realtime
@@ -32,15 +31,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from brokerless.settings import Settings
-    from brokerless.spark.delta import DeltaStream
     from brokerless.spark.pipeline import Pipeline
     from brokerless.spark.progress_line import ProgressFormat
-    from brokerless.spark.realtime.engine import RealtimeStream
-    from brokerless.spark.sink import BatchReport, RunningPipeline
+    from brokerless.spark.running import BatchReport, RunningPipeline
     from brokerless.spark.telemetry import PipelineMeter
     from brokerless.topics import Topic
-
-    AnyStream = RunningPipeline | DeltaStream | RealtimeStream
 
 STOP_WITHIN_S = 8.0
 """How long a stop waits for the running batch; with Spark's own end it stays below 10 s."""
@@ -151,7 +146,7 @@ def _print_mistakes_once() -> None:
 @lost_jvm_named()
 def _start(
     pipeline: Pipeline, settings: Settings, options: RunOptions, spark: SparkSession | None
-) -> tuple[AnyStream, str]:
+) -> tuple[RunningPipeline, str]:
     """Start the pipeline; return it, and why it runs by that engine if nobody has asked for it."""
     store = open_store(settings)
     # First, so that a missing topic is reported before Spark starts.
@@ -202,7 +197,9 @@ def _schema_of(pipeline: Pipeline, spark: SparkSession, inputs: Sequence[Schema]
     return Schema.parse(", ".join(f"{field.name} {field.dataType.simpleString()}" for field in fields))
 
 
-def _start_realtime(pipeline: Pipeline, settings: Settings, options: RunOptions, spark: SparkSession) -> RealtimeStream:
+def _start_realtime(
+    pipeline: Pipeline, settings: Settings, options: RunOptions, spark: SparkSession
+) -> RunningPipeline:
     return start_realtime(
         spark,
         pipeline.transform,
@@ -242,7 +239,7 @@ def _source(pipeline: Pipeline, options: RunOptions) -> dict[str, Any]:
 
 def _start_delta(
     pipeline: Pipeline, settings: Settings, options: RunOptions, spark: SparkSession | None
-) -> DeltaStream:
+) -> RunningPipeline:
     from brokerless.spark.delta import check_delta_output, delta_session, start_delta
 
     if options.accept_new_input or options.accept_rewrites or options.skip:
@@ -267,7 +264,7 @@ def _start_delta(
 
 @lost_jvm_named()
 def _follow(
-    stream: AnyStream,
+    stream: RunningPipeline,
     *,
     once: bool,
     progress: ProgressFormat | None = None,
@@ -328,7 +325,7 @@ def _signals(stopping: threading.Event) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _wait(stream: AnyStream, once: bool, stopping: threading.Event) -> None:
+def _wait(stream: RunningPipeline, once: bool, stopping: threading.Event) -> None:
     try:
         stream.wait(once=once)
     except Exception:  # noqa: S110  # the query keeps it, and _follow reports it

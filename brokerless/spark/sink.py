@@ -20,7 +20,7 @@ import threading
 import time
 from collections import Counter, deque
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from brokerless.clock import SYSTEM
 from brokerless.errors import BrokerlessError, ConfigError, PipelineError
@@ -28,11 +28,15 @@ from brokerless.log.entries import Add
 from brokerless.metrics import Histogram
 from brokerless.schema import dead_letters
 from brokerless.settings import Settings
+from brokerless.spark.arrow import ages, split_dead_letters
 from brokerless.spark.checkpoints import fresh_checkpoint, queries, query_name, read_offset, remove_checkpoint
 from brokerless.spark.failures import HOLD_S, named_error, unreadable_in
+from brokerless.spark.inputs import first_position
+from brokerless.spark.messages import DEAD_LETTER
 from brokerless.spark.outputs import ObjectsTooOldError, OutputLog, PipelineOutputs, TableWriter, UploadedFiles
 from brokerless.spark.plan import check_columns, check_source, check_stateless, is_shuffled, options_of_sources
 from brokerless.spark.progress import Position, SourceOffset, halves, pieces
+from brokerless.spark.running import BatchReport, RunningPipeline
 from brokerless.spark.session import scratch_root
 from brokerless.spark.worker import PART, cure_worker, settings_option, store_of
 from brokerless.store import open_store
@@ -43,7 +47,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming.query import StreamingQuery
 
     from brokerless.store import Store
 
@@ -53,70 +56,22 @@ a lower value with many idle executors."""
 
 
 @dataclass(slots=True)
-class BatchReport:
-    """The figures of one batch.
-
-    Attributes:
-        lag_rows: messages that were available after the end of this batch when it was planned.
-        compute_s: time for reading, transforming and (by executors) uploading.
-        commit_s: time for uploading by the driver, and for the log entries.
-        latency: ages of the output's rows when they were committed (by executors: uploaded).
-        requests: S3 requests since the last batch, by kind: of the source (with polling), the tasks and the driver.
-    """
-
-    batch_id: int
-    rows: int
-    dead_letters: int
-    lag_rows: int
-    compute_s: float
-    commit_s: float
-    by: Literal["driver", "executors"]
-    latency: Histogram
-    requests: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class RunningPipeline:
-    """A running pipeline.
-
-    Attributes:
-        query: Spark's query.
-        reports: the reports of finished batches, newest last; ``drain`` removes them.
-    """
-
-    query: StreamingQuery
-    name: str
-    engine: str = "micro-batch"
-    reports: list[BatchReport] = field(default_factory=list)
-    _sink: _Sink | None = None
+class _MicroBatches(RunningPipeline):
+    sink: _Sink = field(kw_only=True)
 
     def ready(self) -> bool:
         """Return whether the source is open and the first batch can start at once (or did)."""
         return bool(self.reports) or "Waiting" in self.query.status["message"]
 
-    def drain(self) -> list[BatchReport]:
-        """Return the reports since the last call."""
-        taken, self.reports[:] = list(self.reports), []
-        return taken
-
     def stop(self, timeout_s: float = 8.0) -> None:
         """Let the running batch finish (for at most ``timeout_s``), then end the query."""
-        if self._sink is not None:
-            self._sink.close(timeout_s)
+        self.sink.close(timeout_s)
         self.query.stop()
-        if self._sink is not None:
-            remove_checkpoint(self._sink.checkpoint)
-
-    def wait(self, *, once: bool) -> None:
-        """Wait for the query's end; with ``once``, until all available messages are processed."""
-        if once:
-            self.query.processAllAvailable()
-        else:
-            self.query.awaitTermination()
+        remove_checkpoint(self.sink.checkpoint)
 
     def error(self) -> BrokerlessError | None:
         """Return the brokerless error that ended the query, or None."""
-        return self._sink.error if self._sink else None
+        return self.sink.error
 
 
 def write_stream(
@@ -152,14 +107,12 @@ def write_stream(
         writer = writer.trigger(processingTime=f"{int(interval_s * 1000)} milliseconds")
     try:
         query = writer.queryName(query_name(name, sink.checkpoint)).start()
-    except BaseException:
+    except Exception:
         remove_checkpoint(sink.checkpoint)
         raise
     queries[sink.checkpoint] = query
-    stream = RunningPipeline(query, name, _sink=sink)
-    sink.reports = stream.reports
     warming.join()
-    return stream
+    return _MicroBatches(query, name, "micro-batch", sink.reports, sink=sink)
 
 
 def _warm_up(df: DataFrame) -> None:
@@ -167,8 +120,6 @@ def _warm_up(df: DataFrame) -> None:
 
     It runs at the same time as the start of the source's planner process. It does not compile the batch's plan.
     """
-    from brokerless.spark.arrow import split_dead_letters
-
     spark = df.sparkSession
     rows = (
         spark.range(1)
@@ -219,8 +170,6 @@ class _Sink:
 
     def _begin(self, df: DataFrame) -> None:
         """Record in the output where a new pipeline begins, before the source looks for it there."""
-        from brokerless.spark.inputs import first_position
-
         for options in options_of_sources(df):
             self._outputs.record_start(first_position(self._store, options, self._outputs.output))
 
@@ -303,21 +252,21 @@ class _Sink:
         by_driver = rows <= self._executor_rows
         result = (self._by_driver if by_driver else self._by_executors)(df, todo)
         computed = time.perf_counter()
-        letters = result.letters
-        self._outputs.commit(result.good, letters, offset, missing=todo)
-        latency = result.latency if result.table is None else _ages(result.table)
+        rejected = result.dead_letters
+        self._outputs.commit(result.good, rejected, offset, missing=todo)
+        latency = result.latency if result.table is None else ages(result.table, SYSTEM.time_us())
         ended = time.perf_counter()
         self.reports.append(
             BatchReport(
                 batch_id=batch_id,
                 rows=result.good.rows,
-                dead_letters=letters.rows,
+                dead_letters=rejected.rows,
                 lag_rows=lag,
                 compute_s=computed - begun,
                 commit_s=ended - computed,
                 by="driver" if by_driver else "executors",
                 latency=latency,
-                requests=self._requests(offset, 0 if by_driver else len(result.good.adds) + len(letters.adds)),
+                requests=self._requests(offset, 0 if by_driver else len(result.good.adds) + len(rejected.adds)),
             )
         )
         del self.reports[:-10_000]
@@ -339,31 +288,29 @@ class _Sink:
         return start.at, end, end.rows - start.rows
 
     def _by_driver(self, df: DataFrame, todo: Sequence[OutputLog]) -> _Result:
-        from brokerless.spark.arrow import split_dead_letters
-
-        good, letters = split_dead_letters(df.toArrow())
+        good, rejected = split_dead_letters(df.toArrow())
         result = _Result(UploadedFiles(), UploadedFiles(), table=good)
-        to_letters, to_output = self._outputs.letters, self._outputs.output
-        for output, rows, objects in ((to_letters, letters, result.letters), (to_output, good, result.good)):
+        to_rejected, to_output = self._outputs.dead_letters, self._outputs.output
+        for output, rows, objects in ((to_rejected, rejected, result.dead_letters), (to_output, good, result.good)):
             if output in todo and output is not None and rows is not None:
                 output.upload(rows, objects)
         return result
 
     def _by_executors(self, df: DataFrame, todo: Sequence[OutputLog]) -> _Result:
-        output, to_letters = self._outputs.output, self._outputs.letters
+        output, to_rejected = self._outputs.output, self._outputs.dead_letters
         task = _ExecutorTask(
             settings_option(self._settings),
             output.writer if output in todo else None,
-            to_letters.writer if to_letters in todo and to_letters is not None else None,
+            to_rejected.writer if to_rejected in todo and to_rejected is not None else None,
         )
-        good, letters, latency = UploadedFiles(), UploadedFiles(), Histogram()
+        good, rejected, latency = UploadedFiles(), UploadedFiles(), Histogram()
         # The order of the partitions is the order of the log.
         for row in df.mapInArrow(task, "written string").collect():
             written = json.loads(row.written)
             good.adds += [Add(*values) for values in written["good"]]
-            letters.adds += [Add(*values) for values in written["letters"]]
+            rejected.adds += [Add(*values) for values in written["rejected"]]
             latency.add_counts(written["latency"])
-        return _Result(good, letters, latency=latency)
+        return _Result(good, rejected, latency=latency)
 
 
 def outputs_of(df: DataFrame, table: str, *, name: str, store: Store) -> PipelineOutputs:
@@ -372,24 +319,22 @@ def outputs_of(df: DataFrame, table: str, *, name: str, store: Store) -> Pipelin
     Raises:
         ConfigError, SchemaError, TopicNotFound: the name or the columns are not valid, or a topic does not exist.
     """
-    from brokerless.spark.arrow import DEAD_LETTER
-
     if not name or any(c in name for c in ":/") or len(name) > 100:
         raise ConfigError(f"A pipeline's name must have 1 to 100 characters, without ':' and '/', got {name!r}.")
     schema = describe_topic(store, table).schema
     check_columns(df, schema, table)
     output = OutputLog(store, table, schema, name)
-    letters: OutputLog | None = None
+    rejected: OutputLog | None = None
     if DEAD_LETTER in df.columns:
         topic = dead_letters(table)
-        letters = OutputLog(store, topic, describe_topic(store, topic).schema, name)
-    return PipelineOutputs(output, letters, name)
+        rejected = OutputLog(store, topic, describe_topic(store, topic).schema, name)
+    return PipelineOutputs(output, rejected, name)
 
 
 @dataclass(slots=True)
 class _Result:
     good: UploadedFiles
-    letters: UploadedFiles
+    dead_letters: UploadedFiles
     latency: Histogram = field(default_factory=Histogram)
     table: pa.Table | None = None
 
@@ -400,22 +345,20 @@ class _ExecutorTask:
 
     settings: str
     output: TableWriter | None
-    letters: TableWriter | None
+    dead_letters: TableWriter | None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
-
-        from brokerless.spark.arrow import ages, split_dead_letters
 
         cure_worker()
         rows = list(batches)
         if not rows:
             return
-        good, letters = split_dead_letters(pa.Table.from_batches(rows))
+        good, rejected = split_dead_letters(pa.Table.from_batches(rows))
         store = store_of(self.settings)
         written = {
             "good": _uploaded(self.output, store, good),
-            "letters": _uploaded(self.letters, store, letters),
+            "rejected": _uploaded(self.dead_letters, store, rejected),
             "latency": ages(good, SYSTEM.time_us()).counts,
         }
         yield pa.RecordBatch.from_pydict({"written": [json.dumps(written)]})
@@ -424,12 +367,6 @@ class _ExecutorTask:
 def _commits(part: tuple[Position, Position]) -> int:
     start, end = part
     return sum(version - start[table] for table, version in end.items())
-
-
-def _ages(rows: pa.Table) -> Histogram:
-    from brokerless.spark.arrow import ages
-
-    return ages(rows, SYSTEM.time_us())
 
 
 def _uploaded(target: TableWriter | None, store: Store, rows: pa.Table | None) -> list[list[Any]]:

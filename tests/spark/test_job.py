@@ -12,7 +12,7 @@ from brokerless.metrics import LATENCY_BOUNDS_S, Histogram
 from brokerless.spark import Pipeline
 from brokerless.spark.job import run_arguments
 from brokerless.spark.progress_line import Progress
-from brokerless.spark.sink import BatchReport
+from brokerless.spark.running import BatchReport
 from tests.support.pipelines import create
 
 if TYPE_CHECKING:

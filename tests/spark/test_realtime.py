@@ -16,7 +16,7 @@ from brokerless.spark import Pipeline
 from brokerless.spark.job import run_arguments
 from brokerless.spark.reader import source_options
 from brokerless.spark.realtime import engine, requirements
-from brokerless.spark.realtime.engine import RealtimeStream, start_realtime
+from brokerless.spark.realtime.engine import RealtimePipeline, start_realtime
 from brokerless.spark.realtime.requirements import NotRealtimeError
 from brokerless.store import open_store
 from brokerless.topics import create_topic
@@ -46,7 +46,7 @@ def topics(settings: Settings) -> Settings:
     return settings
 
 
-def start(spark: SparkSession, settings: Settings, transform: Transform, *, once: bool = True) -> RealtimeStream:
+def start(spark: SparkSession, settings: Settings, transform: Transform, *, once: bool = True) -> RealtimePipeline:
     options = source_options(settings, ["timezone1"], name="p", output="out", once=once)
     where = {"name": "p", "settings": settings, "options": options, "commit_interval_s": 0.0}
     return start_realtime(spark, transform, "out", **where)  # type: ignore[arg-type]
@@ -172,7 +172,7 @@ def test_a_session_without_the_jar_says_how_to_get_it(
 def test_no_more_lanes_than_task_slots(spark: SparkSession, topics: Settings) -> None:
     stream = start(spark, topics, same, once=False)
     try:
-        assert stream._bridge.lanes == 2  # of local[2]; a third would wait for ever, and nobody would say so
+        assert stream.bridge.lanes == 2  # of local[2]; a third would wait for ever, and nobody would say so
         with pytest.raises(ConfigError, match="hold all task slots"):
             start(spark, topics, same, once=False)
     finally:

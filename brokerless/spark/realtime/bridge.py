@@ -243,7 +243,7 @@ class Bridge:
                     self._packer.changed.wait(_WAIT_S)
             if self.ended.wait(max(0.0, next_at - time.monotonic())):
                 return
-            if (pack := self._packer.take()) is None:
+            if (pack := self._packer.next_pack()) is None:
                 with self._packer.changed:
                     self._packer.changed.wait(0.01)
                 continue

@@ -35,8 +35,9 @@ from brokerless.spark.realtime.requirements import (
     network_of,
     reason,
 )
+from brokerless.spark.running import BatchReport, RunningPipeline
 from brokerless.spark.session import scratch_root
-from brokerless.spark.sink import BatchReport, outputs_of
+from brokerless.spark.sink import outputs_of
 from brokerless.store import open_store
 
 if TYPE_CHECKING:
@@ -73,48 +74,35 @@ _lanes_in: Final[Counter[str]] = Counter()  # by Spark application: task slots t
 
 
 @dataclass(slots=True)
-class RealtimeStream:
-    """A running pipeline, with the face of ``RunningPipeline``."""
+class RealtimePipeline(RunningPipeline):
+    """A running pipeline in real-time mode; it is returned when its lanes are connected."""
 
-    query: StreamingQuery
-    name: str
-    _bridge: Bridge
-    _checkpoint: Path
-    engine: str = "realtime"
-    _reports: list[BatchReport] = field(default_factory=list)
+    bridge: Bridge = field(kw_only=True)
+    checkpoint: Path = field(kw_only=True)
     _stopped: bool = False
-
-    def ready(self) -> bool:
-        """True: it is not there before the lanes are."""
-        return True
-
-    def drain(self) -> list[BatchReport]:
-        """The reports since the last call."""
-        taken, self._reports[:] = list(self._reports), []
-        return taken
 
     def wait(self, *, once: bool) -> None:
         """Waits for its end: an error, or with ``once`` that nothing is left."""
-        self._bridge.ended.wait()
-        if self._bridge.error is not None or self._bridge.is_done or self._stopped:
+        self.bridge.ended.wait()
+        if self.bridge.error is not None or self.bridge.is_done or self._stopped:
             return
         # A task failed: Spark says why in a moment. If an executor was lost, it waits for another one instead.
         if not self.query.awaitTermination(STOPPED_S) and not self._stopped:
             lost = "A task ended without an error: its executor was lost. Start the pipeline again."
-            self._bridge.close(error=PipelineError(lost))
+            self.bridge.close(error=PipelineError(lost))
 
     def stop(self, timeout_s: float = 8.0) -> None:
         """Lets what is on its way be committed (for at most ``timeout_s``), then ends the query."""
         if self._stopped:
             return
         self._stopped = True
-        self._bridge.drain(timeout_s)
-        self._bridge.end()
-        _end(self.query, self._bridge, self._checkpoint)
+        self.bridge.drain(timeout_s)
+        self.bridge.end()
+        _end(self.query, self.bridge, self.checkpoint)
 
     def error(self) -> BrokerlessError | None:
         """The kit's own error that ended the pipeline, if one did."""
-        return self._bridge.error
+        return self.bridge.error
 
 
 def start_realtime(
@@ -128,7 +116,7 @@ def start_realtime(
     commit_interval_s: float = COMMIT_INTERVAL_S,
     lanes: int | None = None,
     any_cluster: bool = False,
-) -> RealtimeStream:
+) -> RealtimePipeline:
     """Starts the pipeline ``name`` in real-time mode.
 
     Args:
@@ -198,7 +186,7 @@ def start_realtime(
         _end(query, bridge, checkpoint)
         raise
     threading.Thread(target=_watch, args=(query, bridge), name=f"brokerless-query-{name}", daemon=True).start()
-    return RealtimeStream(query, name, bridge, checkpoint, _reports=reports)
+    return RealtimePipeline(query, name, "realtime", reports, bridge=bridge, checkpoint=checkpoint)
 
 
 def _end(query: StreamingQuery | None, bridge: Bridge, checkpoint: Path | None) -> None:

@@ -174,7 +174,7 @@ class Feed:
         while True:
             idle = True
             for table, source in self._inputs.tables.items():
-                if table not in self._held and (commit := source.take(self._end(table))):
+                if table not in self._held and (commit := source.next_commit(self._end(table))):
                     idle = False
                     self._at[table] = commit.version
                     yield from self._of_commit(table, commit)

@@ -4,7 +4,7 @@ Rows go to the lanes in chunks, numbered in the order of the log: a commit's chu
 whichever lane has least to do. What a lane gives back has marks in it: "everything of chunk n is before here". So the
 order is put back by going from chunk to chunk, and a position moves only over commits of which all chunks were taken.
 
-Nothing here knows Spark or sockets; the engine's threads call ``expect``, ``deliver``, ``take``, ``upload`` and
+Nothing here knows Spark or sockets; the engine's threads call ``expect``, ``deliver``, ``next_pack``, ``upload`` and
 ``commit``, and so does the simulation, which crashes between them.
 """
 
@@ -72,7 +72,7 @@ class Pack:
         rows: messages that were read for it,
         size: and their bytes, which are free again once it is committed.
         good: what was uploaded for the output,
-        letters: and for the dead letters.
+        dead_letters: and for the dead letters.
         table: the good rows, for their ages.
         begun_s: when the pack was taken, by the monotonic clock.
         compute_s: how long splitting and uploading took.
@@ -84,7 +84,7 @@ class Pack:
     rows: int
     size: int
     good: UploadedFiles = field(default_factory=UploadedFiles)
-    letters: UploadedFiles = field(default_factory=UploadedFiles)
+    dead_letters: UploadedFiles = field(default_factory=UploadedFiles)
     table: pa.Table | None = None
     begun_s: float = 0.0
     compute_s: float = 0.0
@@ -183,20 +183,20 @@ class Packer:
     # To the output
 
     def is_ready(self) -> bool:
-        """Whether ``take`` would give something."""
+        """Whether ``next_pack`` would give something."""
         if not self._chunks:
             return False
         first = self._chunks[0].lane
         return first is None or bool(self._lanes[first].items)
 
-    def take(self) -> Pack | None:
+    def next_pack(self) -> Pack | None:
         """Everything that is complete, up to the limits; rows of an incomplete commit only if they are too many."""
         with self.changed:
-            pack = self._take()
+            pack = self._next_pack()
             self.changed.notify_all()
         return pack
 
-    def _take(self) -> Pack | None:
+    def _next_pack(self) -> Pack | None:
         batches: list[pa.RecordBatch] = []
         end = dict(self._taken)
         rows = size = made = nbytes = 0
@@ -254,19 +254,19 @@ class Packer:
 
     def upload(self, pack: Pack) -> None:
         """Writes a pack's rows as objects; they become visible with ``commit``."""
-        pack.good, pack.letters = self._unfinished
+        pack.good, pack.dead_letters = self._unfinished
         self._unfinished = UploadedFiles(), UploadedFiles()
         if pack.batches:
-            good, letters = split_dead_letters(pa.Table.from_batches(pack.batches))
+            good, rejected = split_dead_letters(pa.Table.from_batches(pack.batches))
             pack.batches = []
             # After a crash between the two commits the dead letters are there already.
-            if letters is not None and not any(pack.start[table] < version for table, version in self._ahead.items()):
-                self._letters().upload(letters, pack.letters)
+            if rejected is not None and not any(pack.start[table] < version for table, version in self._ahead.items()):
+                self._dead_letter_log().upload(rejected, pack.dead_letters)
             self._outputs.output.upload(good, pack.good)
             pack.table = good
         if pack.start == pack.end:
-            self._unfinished = pack.good, pack.letters
-            pack.good, pack.letters = UploadedFiles(), UploadedFiles()
+            self._unfinished = pack.good, pack.dead_letters
+            pack.good, pack.dead_letters = UploadedFiles(), UploadedFiles()
         pack.compute_s = time.perf_counter() - pack.begun_s
 
     def commit(self, packs: Sequence[Pack]) -> Committed | None:
@@ -276,18 +276,18 @@ class Packer:
             PipelineFenced, PipelineError: as ``PipelineOutputs.commit``.
         """
         begun = time.perf_counter()
-        good, letters = UploadedFiles(), UploadedFiles()
+        good, rejected = UploadedFiles(), UploadedFiles()
         for pack in packs:
-            for target, objects in ((good, pack.good), (letters, pack.letters)):
+            for target, objects in ((good, pack.good), (rejected, pack.dead_letters)):
                 target.adds += objects.adds
-                target.kept.update(objects.kept)
+                target.data.update(objects.data)
         start, end = packs[0].start, packs[-1].end
         read, size = sum(pack.rows for pack in packs), sum(pack.size for pack in packs)
         offset = replace(self.committed, at=end, rows=self.committed.rows + read)
         moved = start != end
         if moved:
             missing = self._outputs.missing(start, offset, batch_id=offset.rows)
-            self._outputs.commit(good, letters, offset, missing=missing)
+            self._outputs.commit(good, rejected, offset, missing=missing)
         with self.changed:
             self.committed = offset
             self.rows -= read
@@ -301,9 +301,9 @@ class Packer:
             if pack.table is not None:
                 latency.add_counts(ages(pack.table, now_us).counts)
         spent = time.perf_counter() - begun
-        return Committed(good.rows, letters.rows, read, sum(pack.compute_s for pack in packs), spent, latency)
+        return Committed(good.rows, rejected.rows, read, sum(pack.compute_s for pack in packs), spent, latency)
 
-    def _letters(self) -> OutputLog:
-        if self._outputs.letters is None:
+    def _dead_letter_log(self) -> OutputLog:
+        if self._outputs.dead_letters is None:
             raise PipelineError("The transform marks dead letters, but the pipeline has no topic for them.")
-        return self._outputs.letters
+        return self._outputs.dead_letters

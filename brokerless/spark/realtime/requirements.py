@@ -147,7 +147,7 @@ def check_plan(spark: SparkSession, query: StreamingQuery) -> None:
     """Asks Spark whether it knows an operator in the plan that does not hand each row on at once.
 
     Spark's own look at the operators comes with one at the sink, and is switched off with that. With such an operator
-    (a Python function, say) rows would be kept back while the position goes on: they would be lost without a word.
+    (a Python function, say) rows would be held back while the position goes on: they would be lost without a word.
     """
     from py4j.protocol import Py4JJavaError
 

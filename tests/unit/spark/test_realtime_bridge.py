@@ -86,7 +86,7 @@ def send_objects(store: FakeStore, objects: Sequence[Sequence[int]], *, partitio
         for add in uploaded.adds:
             adds.append(add)
             paths.append(f"{log.table}/{add.path}")
-            store.put(paths[-1], uploaded.kept[add.path])
+            store.put(paths[-1], uploaded.data[add.path])
     log.append(adds, {})
     return paths
 

@@ -117,7 +117,7 @@ class Run:
 
     def take(self) -> Pack | None:
         """The next pack, uploaded."""
-        pack = self.packer.take()
+        pack = self.packer.next_pack()
         if pack is not None:
             self.packer.upload(pack)
         return pack
@@ -349,7 +349,7 @@ def test_dead_letters_without_a_topic_end_the_run() -> None:
     )
     packer.expect(1, ROW_BYTES, lane=0, table="a", version=1, last=True)
     packer.deliver(0, batch(made_of(4)), [(0, 1)])
-    pack = packer.take()
+    pack = packer.next_pack()
     assert pack is not None
     with pytest.raises(PipelineError, match="has no topic for them"):
         packer.upload(pack)
@@ -365,7 +365,7 @@ def test_dead_letters_are_not_repeated_after_a_crash_between_the_two_commits(at_
     first.all()
     pack = first.take()
     assert pack is not None
-    first.letters.commit(pack.letters, pack.end, IDS)  # and here it dies
+    first.letters.commit(pack.dead_letters, pack.end, IDS)  # and here it dies
     assert first.entries() == []
     # The next run reads the same in other packs, and nothing behind it before that is committed.
     again = Run(COMMITS, store=first.store, ahead=ahead)

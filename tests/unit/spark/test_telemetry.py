@@ -8,7 +8,7 @@ from brokerless import metrics
 from brokerless.aws.cloudwatch import PERIOD_S, JsonLinesSink
 from brokerless.metrics import Histogram, Meter, Metric
 from brokerless.spark import telemetry
-from brokerless.spark.sink import BatchReport
+from brokerless.spark.running import BatchReport
 from brokerless.spark.telemetry import PipelineMeter, published
 from tests.support.fakes import FakeClock
 
