@@ -152,20 +152,24 @@ def test_state_is_refused_as_by_micro_batches(spark: SparkSession, topics: Setti
         start(spark, topics, lambda rows: rows.select("message").dropDuplicates())
 
 
+@pytest.mark.parametrize(
+    ("provider", "missing", "said"),
+    [
+        (None, "org.apache.spark.sql.Nowhere", r"it lacks org\.apache\.spark\.sql\.Nowhere"),
+        ("brokerless.realtime.Elsewhere", "brokerless.realtime.Elsewhere", r"without --jars .*bridge\.jar"),
+    ],
+)
 def test_a_spark_that_lacks_a_class_says_which(
-    spark: SparkSession, topics: Settings, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession,
+    topics: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    provider: str | None,
+    missing: str,
+    said: str,
 ) -> None:
-    monkeypatch.setattr(requirements, "_INTERNALS", ("org.apache.spark.sql.Nowhere",))
-    with pytest.raises(NotRealtimeError, match=r"it lacks org\.apache\.spark\.sql\.Nowhere"):
-        start(spark, topics, same)
-
-
-def test_a_session_without_the_jar_says_how_to_get_it(
-    spark: SparkSession, topics: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(requirements, "PROVIDER", "brokerless.realtime.Elsewhere")
-    monkeypatch.setattr(requirements, "_INTERNALS", ("brokerless.realtime.Elsewhere",))
-    with pytest.raises(NotRealtimeError, match=r"without --jars .*bridge\.jar"):
+    monkeypatch.setattr(requirements, "PROVIDER", provider or requirements.PROVIDER)
+    monkeypatch.setattr(requirements, "_INTERNALS", (missing,))
+    with pytest.raises(NotRealtimeError, match=said):
         start(spark, topics, same)
 
 
@@ -277,17 +281,6 @@ def test_an_engine_that_was_asked_for_is_taken_or_refused(
     code, started, _ = job(topics, monkeypatch, capsys, "--engine", "micro-batch")(same)
     assert (code, started["engine"], started["reason"]) == (0, "micro-batch", "")
     assert messages(topics) == IDS
-
-
-@pytest.mark.usefixtures("spark")
-@pytest.mark.parametrize("given", ["fast", "20 minutes", "-1s"])
-def test_a_commit_interval_is_a_time(
-    topics: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: str
-) -> None:
-    with pytest.raises(SystemExit) as refused:
-        job(topics, monkeypatch, capsys, f"--commit-interval={given}")(same)
-    assert refused.value.code == 2
-    assert "is not a duration; write 100ms or 1s" in capsys.readouterr().err
 
 
 def test_micro_batches_do_not_use_the_source_of_this_engine(spark: SparkSession, tmp_path: Path) -> None:

@@ -376,19 +376,6 @@ def test_a_writer_without_row_counts_is_refused(settings: Settings, store: Store
         reader(settings).latestOffset()
 
 
-def test_retention_is_not_a_silent_gap(settings: Settings, store: Store) -> None:
-    for number in range(5):
-        send(settings, "a", number)
-    record(store, OUTPUT, a=1)
-    log = DeltaLog(store, "a")
-    write_checkpoint(log)
-    source = reader(settings)
-    source.initialOffset()
-    store.delete([log.entry_path(version) for version in range(4)])
-    with pytest.raises(OffsetOutOfRange):
-        source.latestOffset()
-
-
 def test_bad_options() -> None:
     with pytest.raises(ConfigError, match="needs the option 'settings'"):
         BrokerlessSource({"topics": "a"}).schema()

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from brokerless.consumer import Consumer
-from brokerless.errors import BrokerlessError
 from brokerless.log.log import DeltaLog
 from brokerless.producer.producer import Producer
 from brokerless.schema import Schema
@@ -160,21 +159,3 @@ def delivered(settings: Settings) -> tuple[Counter[str], Counter[str]]:
     """How often each message is in the output and in the dead letters."""
     good = Counter(row["message"] for row in rows_of(settings, OUTPUT))
     return good, Counter(row["message"] for row in rows_of(settings, f"{OUTPUT}.dead_letters"))
-
-
-__all__ = [
-    "BAD",
-    "GOOD",
-    "NAME",
-    "OUTPUT",
-    "BrokerlessError",
-    "CrashingStore",
-    "create",
-    "delivered",
-    "finish",
-    "rows_of",
-    "run_once",
-    "send",
-    "settle",
-    "start",
-]
