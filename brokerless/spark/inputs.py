@@ -9,7 +9,6 @@ import sys
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from brokerless.consumer import POLL_S, Tail, resolve_start
@@ -170,13 +169,9 @@ class Input:
         """Remove and return the first known commit up to ``last``, or None."""
         return self._known.popleft() if self.has(last) else None
 
-    def pending_after(self, version: int, last: int | None) -> deque[Pending]:
-        """Return the known commits after ``version``, up to ``last``."""
-        return deque(c for c in self._known if c.version > version and (last is None or c.version <= last))
-
-    def between(self, start: int, end: int) -> list[Pending]:
+    def between(self, start: int, end: int | None) -> deque[Pending]:
         """Return the known commits after ``start``, up to ``end``."""
-        return [commit for commit in self._known if start < commit.version <= end]
+        return deque(c for c in self._known if c.version > start and (end is None or c.version <= end))
 
     def forget(self, version: int) -> None:
         """Remove the commits that are processed."""
@@ -218,7 +213,7 @@ def open_inputs(store: Store, options: Mapping[str, str], *, poll_s: float = POL
     rewrites = flag(options, "acceptrewrites")
     tables = {log.table: Input(log, accept_rewrites=rewrites, poll_s=poll_s) for log in open_logs(store, options)}
     name, output, rejected = _progress_logs(store, options)
-    recorded = partial(recorded_in, output, name) if output is not None else nothing_recorded
+    recorded = (lambda source: recorded_in(output, name, source)) if output is not None else lambda _: None
     at = {table: begin_in(source.log, recorded, options)[0] for table, source in tables.items()}
     for table, source in tables.items():
         source.seek(at[table])
@@ -279,10 +274,6 @@ def begin_in(log: DeltaLog, recorded: Callable[[DeltaLog], int | None], options:
             raise
         return resolve_start(log, "beginning").version - 1, True
     return resolve_start(log, start_option(options)).version - 1, False
-
-
-def nothing_recorded(log: DeltaLog) -> None:
-    """Return None: without an output, no progress is recorded."""
 
 
 def open_logs(store: Store, options: Mapping[str, str]) -> list[DeltaLog]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from brokerless.settings import Settings
     from brokerless.spark.pipeline import Pipeline
     from brokerless.spark.progress_line import ProgressFormat
-    from brokerless.spark.running import BatchReport, RunningPipeline
+    from brokerless.spark.running import RunningPipeline
     from brokerless.spark.telemetry import PipelineMeter
     from brokerless.topics import Topic
 
@@ -94,16 +94,7 @@ def run_pipeline(
     stop: threading.Event | None = None,
     meter: PipelineMeter | None = None,
 ) -> PipelineResult:
-    """Run a pipeline to its end, as ``Pipeline.run`` describes.
-
-    Args:
-        pipeline: which.
-        settings: where topics are.
-        options: how.
-        spark: a session to run in.
-        progress: how to show progress; not at all by default.
-        stop: ends the run when it is set.
-        meter: gets what the batches did, too.
+    """Run a pipeline to its end, as ``Pipeline.run`` describes; ``meter`` receives the reports of its batches.
 
     Raises:
         BrokerlessError: as ``Pipeline.run``; ``on_the_way`` is True if the pipeline had been started.
@@ -280,11 +271,11 @@ def _follow(
     stopping = stop or threading.Event()
     shown = Progress(progress)
 
-    def drain() -> list[BatchReport]:
+    def show(seconds: float) -> None:
         reports = stream.drain()
         if meter is not None:
             meter.record(reports)
-        return reports
+        shown.add(reports, seconds)
 
     with _signals(stopping):
         waiter = threading.Thread(target=_wait, args=(stream, once, stopping), daemon=True)
@@ -296,10 +287,10 @@ def _follow(
         begun = time.monotonic()
         while not stopping.wait(max(0.0, 1.0 - (time.monotonic() - begun))):
             now = time.monotonic()
-            shown.add(drain(), now - begun)
+            show(now - begun)
             begun = now
         stream.stop(STOP_WITHIN_S)
-        shown.add(drain(), time.monotonic() - begun)
+        show(time.monotonic() - begun)
     shown.event(event="stopped", pipeline=stream.name, rows=shown.rows, dead_letters=shown.dead_letters)
     shown.end()
     failure = stream.error()

@@ -289,7 +289,7 @@ class _Sink:
 
     def _by_driver(self, df: DataFrame, todo: Sequence[OutputLog]) -> _Result:
         good, rejected = split_dead_letters(df.toArrow())
-        result = _Result(UploadedFiles(), UploadedFiles(), table=good)
+        result = _Result(table=good)
         to_rejected, to_output = self._outputs.dead_letters, self._outputs.output
         for output, rows, objects in ((to_rejected, rejected, result.dead_letters), (to_output, good, result.good)):
             if output in todo and output is not None and rows is not None:
@@ -303,14 +303,14 @@ class _Sink:
             output.writer if output in todo else None,
             to_rejected.writer if to_rejected in todo and to_rejected is not None else None,
         )
-        good, rejected, latency = UploadedFiles(), UploadedFiles(), Histogram()
+        result = _Result()
         # The order of the partitions is the order of the log.
         for row in df.mapInArrow(task, "written string").collect():
             written = json.loads(row.written)
-            good.adds += [Add(*values) for values in written["good"]]
-            rejected.adds += [Add(*values) for values in written["rejected"]]
-            latency.add_counts(written["latency"])
-        return _Result(good, rejected, latency=latency)
+            result.good.adds += [Add(*values) for values in written["good"]]
+            result.dead_letters.adds += [Add(*values) for values in written["rejected"]]
+            result.latency.add_counts(written["latency"])
+        return result
 
 
 def outputs_of(df: DataFrame, table: str, *, name: str, store: Store) -> PipelineOutputs:
@@ -333,8 +333,8 @@ def outputs_of(df: DataFrame, table: str, *, name: str, store: Store) -> Pipelin
 
 @dataclass(slots=True)
 class _Result:
-    good: UploadedFiles
-    dead_letters: UploadedFiles
+    good: UploadedFiles = field(default_factory=UploadedFiles)
+    dead_letters: UploadedFiles = field(default_factory=UploadedFiles)
     latency: Histogram = field(default_factory=Histogram)
     table: pa.Table | None = None
 

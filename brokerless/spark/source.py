@@ -189,7 +189,7 @@ class Reader(DataSourceStreamReader):
         # guard: batches end at the position of the output that is ahead
         target = {t: v for t, v in self._target.items() if v > at[t]}
         queues = {
-            table: source.pending_after(at[table], target.get(table, -1) if target else self._end(table))
+            table: source.between(at[table], target.get(table, -1) if target else self._end(table))
             for table, source in self._inputs.items()
         }
         while any(queues.values()) and rows_left > 0 and bytes_left > 0 and files_left > 0:

@@ -1,4 +1,4 @@
-"""The start of a real-time pipeline, and its reasons not to be one."""
+"""The start and the end of a real-time pipeline."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ if TYPE_CHECKING:
     from brokerless.store import ObstoreStore
 
 COMMIT_INTERVAL_S: Final = 0.1
-"""The time between two commits unless another is asked for: about what micro-batches take, and so is the bill."""
+"""The default time between two commits: about that of micro-batches, and so with the same bill."""
 
 BATCH: Final = "5 minutes"
-"""How often Spark notes its own offsets, which nobody reads; each time is a pause of about 200 ms."""
+"""The length of Spark's batches: between two of them is a pause of about 200 ms. Nobody reads Spark's own offsets."""
 
 CLUSTER_BATCH: Final = "3650 days"
-"""The same on a cluster, where tasks of a next batch could start on other executors than those that hold the lanes."""
+"""The same on a cluster, where tasks of the next batch could start on executors that do not have the lanes."""
 
 
 CONNECT_S: Final = 120.0
@@ -82,17 +82,17 @@ class RealtimePipeline(RunningPipeline):
     _stopped: bool = False
 
     def wait(self, *, once: bool) -> None:
-        """Waits for its end: an error, or with ``once`` that nothing is left."""
+        """Wait for the end: an error, or with ``once`` until all available messages are processed."""
         self.bridge.ended.wait()
         if self.bridge.error is not None or self.bridge.is_done or self._stopped:
             return
-        # A task failed: Spark says why in a moment. If an executor was lost, it waits for another one instead.
+        # A task failed, and Spark will report why. If an executor was lost, Spark waits for another one instead.
         if not self.query.awaitTermination(STOPPED_S) and not self._stopped:
             lost = "A task ended without an error: its executor was lost. Start the pipeline again."
             self.bridge.close(error=PipelineError(lost))
 
     def stop(self, timeout_s: float = 8.0) -> None:
-        """Lets what is on its way be committed (for at most ``timeout_s``), then ends the query."""
+        """Let what was read be committed (for at most ``timeout_s``), then end the query."""
         if self._stopped:
             return
         self._stopped = True
@@ -101,7 +101,7 @@ class RealtimePipeline(RunningPipeline):
         _end(self.query, self.bridge, self.checkpoint)
 
     def error(self) -> BrokerlessError | None:
-        """The kit's own error that ended the pipeline, if one did."""
+        """Return the brokerless error that ended the pipeline, or None."""
         return self.bridge.error
 
 
@@ -117,22 +117,21 @@ def start_realtime(
     lanes: int | None = None,
     any_cluster: bool = False,
 ) -> RealtimePipeline:
-    """Starts the pipeline ``name`` in real-time mode.
+    """Start the pipeline ``name`` in real-time mode.
 
     Args:
-        spark: a local session from ``spark_session``, or one of a cluster: its executors transform, and this process
-            reads and writes for all of them.
-        transform: from the inputs' messages to the output's columns.
+        spark: a local session, or one of a cluster: its executors transform, and this process reads and writes.
+        transform: the transform, as for ``Pipeline``.
         output: an existing topic with one partition.
-        name: the pipeline's name, under which the output keeps its progress.
-        settings: where.
-        options: of the source, as ``source`` lists them, in lower case.
-        commit_interval_s: the least time from one commit to the next.
-        any_cluster: also on clusters on which this was never tried: all but Spark's own standalone ones.
-        lanes: how many tasks transform rows, each with a task slot of its own for ever; by default all that are free.
+        name: the pipeline's name, under which the output records its progress.
+        settings: the settings.
+        options: the options of the source, as ``source`` lists them, in lower case.
+        commit_interval_s: the shortest time between two commits.
+        any_cluster: accept clusters of kinds that were not tested: all but Spark's standalone ones.
+        lanes: the number of tasks that transform rows; each holds a task slot until the end. None uses all free ones.
 
     Raises:
-        NotRealtimeError: Spark, the session or the transform is not made for it; nothing was claimed, read or written.
+        NotRealtimeError: Spark, the session or the transform does not allow it; nothing was claimed, read or written.
         BrokerlessError: as ``read_stream`` and ``write_stream``.
     """
     network = network_of(spark, any_cluster=any_cluster)
@@ -170,7 +169,7 @@ def start_realtime(
         check_plan(spark, query)
         outputs.claim()
         outputs.record_start(first_position(store, options, outputs.output))
-        # More looks than four for each commit are requests without use.
+        # Polling more than four times per commit would not help.
         inputs = open_inputs(store, options, poll_s=min(max(POLL_S, commit_interval_s / 4), IDLE_POLL_MAX_S))
         offset = SourceOffset(inputs.at, inputs.at, inputs.ids, rows=0, known_rows=0)
         packer = Packer(outputs, offset, lanes=lanes, ahead=inputs.ahead)
@@ -211,7 +210,7 @@ def _start_query(spark: SparkSession, df: DataFrame, name: str, checkpoint: Path
     trigger = jvm_of(spark).org.apache.spark.sql.streaming.Trigger.RealTime(batch)
     writer._jwrite = writer._jwrite.trigger(trigger)
     before = spark.conf.get(_CHECK, None)
-    # Spark's list of sinks has its own only. Its list of operators, which counts, is asked in check_plan.
+    # Spark's check allows only its own sinks; check_plan applies its list of operators.
     spark.conf.set(_CHECK, "false")
     try:
         return writer.start()
@@ -223,7 +222,7 @@ def _start_query(spark: SparkSession, df: DataFrame, name: str, checkpoint: Path
 
 
 def _connect(bridge: Bridge, query: StreamingQuery) -> None:
-    """Waits until each lane has its task."""
+    """Wait until each lane has its task."""
     deadline = time.monotonic() + CONNECT_S
     while not bridge.listener.wait_connected(0.02):
         if not query.isActive:
@@ -269,7 +268,7 @@ def _reporter(
 
 
 def _watch(query: StreamingQuery, bridge: Bridge) -> None:
-    """Ends the run when the query ends: a task failed, or the JVM is gone."""
-    with contextlib.suppress(Exception):  # whoever runs the pipeline asks for it
+    """End the run when the query ends: a task failed, or the JVM is gone."""
+    with contextlib.suppress(Exception):  # RealtimePipeline.wait raises it
         query.awaitTermination()
     bridge.ended.set()

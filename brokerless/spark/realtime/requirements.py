@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 MAX_CLUSTER_LANES: Final = 8
-"""The driver reads and writes for all lanes, so that more of them only wait for it."""
+"""The driver reads and writes for all lanes; more of them would only wait for it."""
 
 
 EXECUTORS_S: Final = 20.0
@@ -37,7 +37,7 @@ _INTERNALS: Final = (
     "org.apache.arrow.vector.ipc.message.MessageSerializer",
     PROVIDER,
 )
-"""What the jar touches of Spark beyond its public API; a build of Spark that lacks one cannot run this engine."""
+"""The classes of Spark that the jar uses beyond the public API; a Spark without one of them cannot run this engine."""
 
 
 _ALLOWLISTS: Final = (
@@ -50,7 +50,7 @@ _ENCRYPTS: Final = ("spark.network.crypto.enabled", "spark.ssl.enabled", "spark.
 
 
 class NotRealtimeError(ConfigError):
-    """Why a pipeline cannot run in real-time mode here. Nothing was claimed, read or written."""
+    """Error raised when a pipeline cannot run in real-time mode here; nothing was claimed, read or written."""
 
 
 def check_session(spark: SparkSession) -> None:
@@ -61,11 +61,10 @@ def check_session(spark: SparkSession) -> None:
 
 
 def network_of(spark: SparkSession, *, any_cluster: bool) -> tuple[str, str] | None:
-    """Where tasks on other machines reach this process: the address to listen at, and theirs; None if all are here.
+    """Return the address to listen at and the one by which executors reach it; None for a local session.
 
     Raises:
-        NotRealtimeError: the session has no driver here, runs on another kind of cluster than those that were tried, or
-            encrypts what its processes say to each other.
+        NotRealtimeError: the driver is elsewhere, the kind of cluster was not tested, or the session encrypts.
     """
     if not hasattr(spark, "_jvm"):
         raise NotRealtimeError("the session is one of Spark Connect")
@@ -85,17 +84,17 @@ def network_of(spark: SparkSession, *, any_cluster: bool) -> tuple[str, str] | N
 
 
 def local_slots(spark: SparkSession) -> int:
-    """How many tasks can run at once. More lanes than that would never be read, and nobody would say so."""
+    """Return how many tasks can run at once; more lanes than that would wait for ever."""
     master = spark.sparkContext.master or ""
     slots = re.match(r"local\[(\d+)", master)
     return int(slots[1]) if slots else spark.sparkContext.defaultParallelism if "[" in master else 1
 
 
 def cluster_slots(spark: SparkSession) -> int:
-    """The same for the executors that are there now; the first ones are waited for.
+    """Wait for the first executors, and return how many tasks they can run at once.
 
     Raises:
-        NotRealtimeError: none came.
+        NotRealtimeError: no executor came.
     """
     context = jvm_of(spark).org.apache.spark.SparkContext.getOrCreate()
     deadline = time.monotonic() + EXECUTORS_S
@@ -104,11 +103,11 @@ def cluster_slots(spark: SparkSession) -> int:
         before = slots
         slots = int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
         if slots and slots == before:
-            return min(slots, MAX_CLUSTER_LANES)
+            break
         time.sleep(0.5)
-    if slots:
-        return min(slots, MAX_CLUSTER_LANES)
-    raise NotRealtimeError(f"no executor came within {EXECUTORS_S:.0f} s")
+    if not slots:
+        raise NotRealtimeError(f"no executor came within {EXECUTORS_S:.0f} s")
+    return min(slots, MAX_CLUSTER_LANES)
 
 
 def _check_classes(spark: SparkSession) -> None:
@@ -137,14 +136,14 @@ def jvm_of(spark: SparkSession) -> Any:
 
 
 def check_sources(df: DataFrame) -> None:
-    """One source only: rows of two would come in no order, and their positions would be mixed up."""
+    """Refuse several sources: the order and the positions of their rows would be mixed."""
     sources = sum(node.nodeName() == "StreamingRelationV2" for node, _ in nodes(df))
     if sources != 1:
         raise NotRealtimeError(f"the transform reads its input {sources} times")
 
 
 def check_plan(spark: SparkSession, query: StreamingQuery) -> None:
-    """Asks Spark whether it knows an operator in the plan that does not hand each row on at once.
+    """Refuse a plan with an operator that, as Spark knows, does not pass each row on at once.
 
     Spark's own look at the operators comes with one at the sink, and is switched off with that. With such an operator
     (a Python function, say) rows would be held back while the position goes on: they would be lost without a word.
@@ -170,7 +169,7 @@ def check_plan(spark: SparkSession, query: StreamingQuery) -> None:
 
 
 def reason(said: str) -> str:
-    """What Spark said, in a line: the operators that it does not take, or its own first line."""
+    """Return Spark's report in one line: the operators that it refuses, or its first line."""
     operators = sorted(set(re.findall(r"\.(\w+)Exec\b", said.partition("\n")[0])))
     if operators:
         return f"the transform needs {', '.join(operators)}, where rows wait for others"
