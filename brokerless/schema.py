@@ -210,6 +210,15 @@ def is_table(name: str) -> bool:
     return True
 
 
+DEAD_LETTER_COLUMNS: Final = (
+    Column("_reason", "string"),
+    Column("_topic", "string"),
+    Column("_partition", "integer"),
+    Column("_offset", "string"),
+)
+"""What a pipeline's dead letters have after the columns of its inputs."""
+
+
 def dead_letters(output: str) -> str:
     """Return the name of the dead-letter topic of a pipeline with this output."""
     return output + DEAD_LETTERS_SUFFIX

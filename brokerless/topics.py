@@ -25,8 +25,8 @@ from brokerless.forks import refuse_copy
 from brokerless.log.entries import PARTITIONS_KEY
 from brokerless.log.log import DeltaLog
 from brokerless.schema import (
+    DEAD_LETTER_COLUMNS,
     MAX_PARTITIONS,
-    Column,
     Schema,
     check_name,
     dead_letters,
@@ -196,8 +196,7 @@ def create_dead_letters(store: Store, output: str, inputs: list[Schema], *, cloc
     Its columns are those of the inputs together, then ``_reason``, ``_topic``, ``_partition`` and ``_offset``.
     """
     columns = {column.name: column for schema in inputs for column in schema.columns}
-    extra = [Column("_reason", "string"), Column("_topic", "string"), Column("_partition", "integer")]
-    schema = Schema.of([*columns.values(), *extra, Column("_offset", "string")], reserved=True)
+    schema = Schema.of([*columns.values(), *DEAD_LETTER_COLUMNS], reserved=True)
     return create_topic(store, dead_letters(output), schema, exist_ok=True, clock=clock)
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from rich.status import Status
 
-    from brokerless.examples.timezone.demo import Place, Report
+    from brokerless.examples.timezone.demo import DemoServer, Report
     from brokerless.maintenance.step import Report as MaintenanceReport
 
 
@@ -223,12 +223,12 @@ def demo(
         from brokerless.settings import shown_url
 
         raise ConfigError(f"The demo runs on an S3 server; the root {shown_url(options.root)!r} must begin with s3://.")
-    from brokerless.examples.timezone.demo import demo_place, run_demo
+    from brokerless.examples.timezone.demo import demo_server, run_demo
 
     begun = time.monotonic()
     with _terminate_as_exit(), _Steps() as steps:
         steps.step(f"Starting the S3 server ({chosen})")
-        with demo_place(
+        with demo_server(
             "minio" if chosen == "minio" else "embedded",
             state_dir=state_dir(),
             environ=environ,
@@ -244,7 +244,7 @@ def demo(
         _show_demo(shown, place, seconds)
 
 
-def _show_demo(shown: Report, place: Place, seconds: float) -> None:
+def _show_demo(shown: Report, place: DemoServer, seconds: float) -> None:
     from brokerless.export.text import plain_decimal
 
     print_table(
@@ -258,18 +258,18 @@ def _show_demo(shown: Report, place: Place, seconds: float) -> None:
     say(f"Done in {seconds:.1f} s.")
 
 
-def _look(place: Place) -> str:
+def _look(place: DemoServer) -> str:
     flag = "--profile minio " if place.settings.profile == "minio" else ""
     return f"{place.again}brokerless {flag}tail timezone_unified --from beginning --once --root {place.settings.root}"
 
 
-def _disk(place: Place) -> str:
+def _disk(place: DemoServer) -> str:
     folder = "s3" if place.settings.profile == "embedded" else "minio"
     here = place.settings.state_dir / folder
     return f"objects under {here}" if here.is_dir() else f"on {place.settings.endpoint}"
 
 
-def _demo_as_dict(shown: Report, place: Place, seconds: float) -> dict[str, Any]:
+def _demo_as_dict(shown: Report, place: DemoServer, seconds: float) -> dict[str, Any]:
     return {
         "root": place.settings.root,
         "results": str(shown.results),

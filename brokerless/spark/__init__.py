@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from brokerless.spark.pipeline import Pipeline, dead_letter
     from brokerless.spark.reader import read_stream, static_messages
     from brokerless.spark.runner import PipelineResult
+    from brokerless.spark.running import RunningPipeline
     from brokerless.spark.session import register, spark_session, tune
-    from brokerless.spark.sink import EXECUTOR_ROWS, RunningPipeline, write_stream
+    from brokerless.spark.sink import EXECUTOR_ROWS, write_stream
 
 __all__ = [
     "EXECUTOR_ROWS",
@@ -36,7 +37,7 @@ _HOME = {
     "EXECUTOR_ROWS": "sink",
     "Pipeline": "pipeline",
     "PipelineResult": "runner",
-    "RunningPipeline": "sink",
+    "RunningPipeline": "running",
     "dead_letter": "pipeline",
     "read_stream": "reader",
     "register": "session",

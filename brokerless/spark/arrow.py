@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from brokerless.metrics import LATENCY_BOUNDS_S, Histogram
 from brokerless.schema import PRODUCED_AT
-
-DEAD_LETTER: Final = "_dead_letter"
-"""The struct column that marks a row as a dead letter; its fields are the columns of the dead-letter topic."""
+from brokerless.spark.messages import DEAD_LETTER
 
 
 def split_dead_letters(table: pa.Table) -> tuple[pa.Table, pa.Table | None]:
@@ -23,12 +19,12 @@ def split_dead_letters(table: pa.Table) -> tuple[pa.Table, pa.Table | None]:
     if marks.null_count == len(marks):
         return rows, None
     bad = pc.is_valid(marks)
-    letters = pa.Table.from_batches(
+    rejected = pa.Table.from_batches(
         [pa.RecordBatch.from_struct_array(chunk) for chunk in marks.filter(bad).chunks if len(chunk)]
     )
     if PRODUCED_AT in rows.column_names:
-        letters = letters.append_column(PRODUCED_AT, rows.column(PRODUCED_AT).filter(bad))
-    return rows.filter(pc.invert(bad)), letters
+        rejected = rejected.append_column(PRODUCED_AT, rows.column(PRODUCED_AT).filter(bad))
+    return rows.filter(pc.invert(bad)), rejected
 
 
 def ages(table: pa.Table, now_us: int) -> Histogram:

@@ -12,7 +12,6 @@ Exactly once comes from Spark's checkpoint on the object store and Delta's ``txn
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
@@ -20,8 +19,8 @@ from brokerless.errors import ConfigError, TopicDeleted, TopicNotFound
 from brokerless.log.entries import ENGINE_KEY
 from brokerless.log.log import DeltaLog
 from brokerless.schema import PRODUCED_AT, dead_letters, partition_table
-from brokerless.spark.arrow import DEAD_LETTER
-from brokerless.spark.inputs import METADATA
+from brokerless.spark.messages import DEAD_LETTER, METADATA
+from brokerless.spark.running import RunningPipeline
 from brokerless.spark.session import spark_session
 from brokerless.store import open_store
 from brokerless.topics import describe_topic
@@ -30,11 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import StructType
 
     from brokerless.settings import Settings
-    from brokerless.spark.sink import BatchReport
 
 _SDK: Final = "2.29.52"  # the version for hadoop-aws 3.4.2 and so for pyspark 4.1.1
 PACKAGES: Final = (
@@ -81,38 +78,6 @@ DELTA_CONF: Final[Mapping[str, str]] = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileContextBasedCheckpointFileManager"
     ),
 }
-
-
-@dataclass(slots=True)
-class DeltaStream:
-    """A running query of this engine, with the interface of ``RunningPipeline``."""
-
-    query: StreamingQuery
-    name: str
-    engine: str = "delta"
-
-    def ready(self) -> bool:
-        """Return True: Spark's own progress has more information."""
-        return True
-
-    def drain(self) -> list[BatchReport]:
-        """Return no reports: Spark's own progress has the figures."""
-        return []
-
-    def wait(self, *, once: bool) -> None:
-        """Wait for the query's end; with ``once``, until all available messages are processed."""
-        if once:
-            self.query.processAllAvailable()
-        else:
-            self.query.awaitTermination()
-
-    def stop(self, timeout_s: float = 8.0) -> None:
-        """End the query; the next run repeats an interrupted batch, which has no effect if it was committed."""
-        self.query.stop()
-
-    def error(self) -> None:
-        """Return None: Spark has the error."""
-        return
 
 
 def delta_session(settings: Settings, *, name: str) -> SparkSession:
@@ -174,7 +139,7 @@ def start_delta(
     name: str,
     interval_s: float = 0.0,
     once: bool = False,
-) -> DeltaStream:
+) -> RunningPipeline:
     """Start the pipeline on stock Delta streaming.
 
     Dead letters have no ``_offset`` with this engine, because Delta's source does not report a row's offset.
@@ -202,17 +167,15 @@ def start_delta(
     result = transform(reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), streams))
 
     def write(batch: DataFrame, batch_id: int) -> None:
-        batch.persist()
+        cached = batch.persist()
         options = {"txnAppId": name, "txnVersion": str(batch_id)}
         if DEAD_LETTER in batch.columns:
-            letters = batch.where(F.col(DEAD_LETTER).isNotNull()).select(f"{DEAD_LETTER}.*", PRODUCED_AT)
-            if not letters.isEmpty():
-                _append(letters, dead_letters(output), options)
-            batch_good = batch.where(F.col(DEAD_LETTER).isNull()).drop(DEAD_LETTER)
-        else:
-            batch_good = batch
-        _append(batch_good, output, options)
-        batch.unpersist()
+            dead = batch.where(F.col(DEAD_LETTER).isNotNull()).select(f"{DEAD_LETTER}.*", PRODUCED_AT)
+            if not dead.isEmpty():
+                _append(dead, dead_letters(output), options)
+            batch = batch.where(F.col(DEAD_LETTER).isNull()).drop(DEAD_LETTER)
+        _append(batch, output, options)
+        cached.unpersist()
 
     def _append(rows: DataFrame, topic: str, options: Mapping[str, str]) -> None:
         rows.coalesce(1).write.format("delta").mode("append").options(**options).save(location(topic))
@@ -220,15 +183,14 @@ def start_delta(
     schema = result.drop(DEAD_LETTER).schema
     _create(spark, location(output), schema)
     if DEAD_LETTER in result.columns:
-        letters = result.select(f"{DEAD_LETTER}.*", PRODUCED_AT).schema
-        _create(spark, location(dead_letters(output)), letters)
+        _create(spark, location(dead_letters(output)), result.select(f"{DEAD_LETTER}.*", PRODUCED_AT).schema)
     writer = result.writeStream.foreachBatch(write)
     writer = writer.option("checkpointLocation", location(f"_brokerless/checkpoints/{name}/{output}")).queryName(name)
     if once:
         writer = writer.trigger(availableNow=True)
     elif interval_s > 0:
         writer = writer.trigger(processingTime=f"{int(interval_s * 1000)} milliseconds")
-    return DeltaStream(writer.start(), name)
+    return RunningPipeline(writer.start(), name, "delta")
 
 
 def _create(spark: SparkSession, location: str, schema: StructType) -> None:

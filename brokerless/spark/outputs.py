@@ -65,7 +65,7 @@ class UploadedFiles:
     """The uploaded objects of one output, in log order."""
 
     adds: list[Add] = field(default_factory=list)
-    kept: dict[str, bytes] = field(default_factory=dict)
+    data: dict[str, bytes] = field(default_factory=dict)
     """The bytes of the objects that this process uploaded itself, by path, until they are committed."""
 
     @property
@@ -197,7 +197,7 @@ class OutputLog:
         """Upload the rows as objects of a batch that will be committed."""
         for add, data in self.writer.upload(self._log.store, rows, clock=self._clock):
             objects.adds.append(add)
-            objects.kept[add.path] = data
+            objects.data[add.path] = data
 
     def commit(self, objects: UploadedFiles, end: Position, ids: TableIds) -> None:
         """Commit one log entry with the objects and the resulting positions in the inputs.
@@ -237,16 +237,16 @@ class OutputLog:
     def _renew(self, objects: UploadedFiles) -> None:
         """Upload objects that waited too long for their commit again under new names, which no maintainer can know."""
         old = [number for number, add in enumerate(objects.adds) if self._is_old(add)]
-        if any(objects.adds[number].path not in objects.kept for number in old):
+        if any(objects.adds[number].path not in objects.data for number in old):
             raise ObjectsTooOldError(
                 f"An object for {self.topic!r} waited more than {COMMIT_WITHIN_MS // 60_000} minutes for its commit "
                 "and may have been removed as an orphan. Nothing was committed."
             )
         for number in old:
-            data = objects.kept.pop(objects.adds[number].path)
+            data = objects.data.pop(objects.adds[number].path)
             name = records.object_name(data, self._clock.uuid())
             self._log.store.put(f"{self.topic}/{name}", data)
-            objects.kept[name] = data
+            objects.data[name] = data
             objects.adds[number] = replace(
                 objects.adds[number], path=name, modified_ms=self._clock.time_us() // 1000
             )  # fmt: skip
@@ -263,8 +263,8 @@ class OutputLog:
         if not any(self._is_old(add) for add in objects.adds):
             return
         store = self._log.store
-        put_again(store, self.topic, objects.kept, clock=self._clock)
-        others = [f"{self.topic}/{add.path}" for add in objects.adds if add.path not in objects.kept]
+        put_again(store, self.topic, objects.data, clock=self._clock)
+        others = [f"{self.topic}/{add.path}" for add in objects.adds if add.path not in objects.data]
         if gone := [path for path in others if not store.exists(path)]:
             raise PipelineError(
                 f"{', '.join(gone)} waited for the commit while this process was suspended, and maintenance removed "
@@ -279,12 +279,12 @@ class PipelineOutputs:
 
     Attributes:
         output: the topic for good rows; a restart begins at its txns.
-        letters: the topic for dead letters, which is always committed before the output.
+        dead_letters: the topic for dead letters, which is always committed before the output.
         pipeline: the pipeline's name, for errors.
     """
 
     output: OutputLog
-    letters: OutputLog | None
+    dead_letters: OutputLog | None
     pipeline: str
 
     def claim(self) -> None:
@@ -303,8 +303,8 @@ class PipelineOutputs:
         Raises:
             PipelineFenced: as ``OutputLog.commit``.
         """
-        if self.letters is not None:
-            self.letters.name_old(begin)  # first: the output's old progress shows that theirs is still used
+        if self.dead_letters is not None:
+            self.dead_letters.name_old(begin)  # first: the output's old progress shows that theirs is still used
         self.output.note(begin.at, begin.ids)
 
     def missing(self, start: Position, offset: SourceOffset, *, batch_id: int) -> list[OutputLog]:
@@ -321,7 +321,7 @@ class PipelineOutputs:
             if covers(done, start, end):
                 continue
             # guard: a batch continues exactly what the output records
-            if not follows(done, start) and not (output is self.letters and _behind(done, start)):
+            if not follows(done, start) and not (output is self.dead_letters and _behind(done, start)):
                 raise PipelineError(
                     f"Batch {batch_id} of the pipeline {self.pipeline!r} reads {_span(start, end)}, but "
                     f"{output.topic!r} records {done}: rows would be lost or repeated. Read with read_stream(..., "
@@ -331,7 +331,7 @@ class PipelineOutputs:
         return found
 
     def commit(
-        self, good: UploadedFiles, letters: UploadedFiles, offset: SourceOffset, *, missing: Collection[OutputLog]
+        self, good: UploadedFiles, rejected: UploadedFiles, offset: SourceOffset, *, missing: Collection[OutputLog]
     ) -> None:
         """Commit a batch to the outputs where it is missing; without dead letters, their topic gets no entry.
 
@@ -339,13 +339,13 @@ class PipelineOutputs:
             PipelineFenced, PipelineError: as ``OutputLog.commit``.
         """
         # guard: dead letters are committed before the output
-        if self.letters is not None and letters.rows:
-            self.letters.commit(letters, offset.at, offset.ids)
+        if self.dead_letters is not None and rejected.rows:
+            self.dead_letters.commit(rejected, offset.at, offset.ids)
         if self.output in missing:
             self.output.commit(good, offset.at, offset.ids)
 
     def _all(self) -> list[OutputLog]:
-        return [self.output] if self.letters is None else [self.letters, self.output]
+        return [self.output] if self.dead_letters is None else [self.dead_letters, self.output]
 
 
 def _behind(done: Position, start: Position) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, NoReturn
 
 from brokerless.errors import ConfigError
 from brokerless.offsets import Offset, parse_start
-from brokerless.schema import PRODUCED_AT, check_name
+from brokerless.schema import DEAD_LETTER_COLUMNS, PRODUCED_AT, check_name
 
 if TYPE_CHECKING:
     import threading
@@ -167,14 +167,15 @@ def dead_letter(reason: Column, rows: DataFrame) -> Column:
     """
     from pyspark.sql import functions as F
 
-    from brokerless.spark.arrow import DEAD_LETTER
-    from brokerless.spark.inputs import METADATA
+    from brokerless.spark.messages import DEAD_LETTER, METADATA
 
     own = {column.name for column in METADATA} | {PRODUCED_AT}
     original = [F.col(name) for name in rows.columns if name not in own]
     # concat, not concat_ws: Arrow refuses a null struct whose fields claim never to be null, as concat_ws's does.
     offset = F.concat(F.col("_version").cast("string"), F.lit(":"), F.col("_index").cast("string"))
+    values = (reason, F.col("_topic"), F.col("_partition"), offset)
+    added = [value.alias(column.name) for column, value in zip(DEAD_LETTER_COLUMNS, values, strict=True)]
     return F.when(
         reason.isNotNull(),
-        F.struct(*original, reason.alias("_reason"), "_topic", "_partition", offset.alias("_offset")),
+        F.struct(*original, *added),
     ).alias(DEAD_LETTER)

@@ -6,8 +6,8 @@ was deleted and created again by hand begins at version 0 again: an old position
 wrote ``p:t:0``, which counts for the existing table until the pipeline's next start adds the id.)
 
 A batch's dead letters are committed first, then its output, each with the batch's end as txns. A restart begins at the
-output's position. After a crash between the two commits, the dead letters' position is ahead: ``cap`` then ends the
-next batch at or before it, and the dead letters of such a batch are skipped as a whole.
+output's position. After a crash between the two commits, the dead letters' position is ahead: the next batch then ends
+at or before it, and its dead letters are skipped as a whole.
 """
 
 from __future__ import annotations

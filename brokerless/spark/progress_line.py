@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import TextIO
 
-    from brokerless.spark.sink import BatchReport
+    from brokerless.spark.running import BatchReport
 
 ProgressFormat = Literal["text", "json"]
 
@@ -74,9 +74,9 @@ class Progress:
                 by=reports[-1].by,
             )
         elif self.format == "text" and (reports or self.out.isatty()):
-            in_place = self.out.isatty()
+            is_tty = self.out.isatty()
             text = self._text(reports, per_s, latency)
-            print(f"\r\033[K{text}" if in_place else text, end="" if in_place else "\n", file=self.out, flush=True)
+            print(f"\r\033[K{text}" if is_tty else text, end="" if is_tty else "\n", file=self.out, flush=True)
 
     def _text(self, reports: Sequence[BatchReport], per_s: float, latency: Histogram) -> str:
         text = f"{self.rows:,} rows  {per_s:,.0f}/s"

@@ -9,7 +9,7 @@ from brokerless.columns.records import arrow_schema
 from brokerless.offsets import parse_start
 from brokerless.schema import PRODUCED_AT, Column, Schema
 from brokerless.settings import Settings
-from brokerless.spark.inputs import METADATA, ddl
+from brokerless.spark.messages import METADATA, ddl
 from brokerless.spark.worker import settings_option
 from brokerless.store import open_store
 from brokerless.topics import describe_topic

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, get_args
 from brokerless.clock import duration_s
 from brokerless.errors import ConfigError, TopicNotFound, on_the_way
 from brokerless.schema import PRODUCED_AT, Schema
-from brokerless.spark.arrow import DEAD_LETTER
 from brokerless.spark.conf import Engine
 from brokerless.spark.failures import lost_jvm_named, named_error
-from brokerless.spark.inputs import union_columns
+from brokerless.spark.messages import DEAD_LETTER, union_columns
 from brokerless.spark.progress_line import Progress
 from brokerless.spark.reader import read_stream, source_options, static_messages
-from brokerless.spark.realtime.engine import COMMIT_INTERVAL_S, NotRealtimeError, start_realtime
+from brokerless.spark.realtime.engine import COMMIT_INTERVAL_S, start_realtime
+from brokerless.spark.realtime.requirements import NotRealtimeError
 from brokerless.spark.session import borrowed, spark_session
 from brokerless.spark.sink import EXECUTOR_ROWS, write_stream
 from brokerless.store import open_store
@@ -31,15 +31,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from brokerless.settings import Settings
-    from brokerless.spark.delta import DeltaStream
     from brokerless.spark.pipeline import Pipeline
     from brokerless.spark.progress_line import ProgressFormat
-    from brokerless.spark.realtime.engine import RealtimeStream
-    from brokerless.spark.sink import BatchReport, RunningPipeline
+    from brokerless.spark.running import RunningPipeline
     from brokerless.spark.telemetry import PipelineMeter
     from brokerless.topics import Topic
-
-    AnyStream = RunningPipeline | DeltaStream | RealtimeStream
 
 STOP_WITHIN_S = 8.0
 """How long a stop waits for the running batch; with Spark's own end it stays below 10 s."""
@@ -98,16 +94,7 @@ def run_pipeline(
     stop: threading.Event | None = None,
     meter: PipelineMeter | None = None,
 ) -> PipelineResult:
-    """Run a pipeline to its end, as ``Pipeline.run`` describes.
-
-    Args:
-        pipeline: which.
-        settings: where topics are.
-        options: how.
-        spark: a session to run in.
-        progress: how to show progress; not at all by default.
-        stop: ends the run when it is set.
-        meter: gets what the batches did, too.
+    """Run a pipeline to its end, as ``Pipeline.run`` describes; ``meter`` receives the reports of its batches.
 
     Raises:
         BrokerlessError: as ``Pipeline.run``; ``on_the_way`` is True if the pipeline had been started.
@@ -150,7 +137,7 @@ def _print_mistakes_once() -> None:
 @lost_jvm_named()
 def _start(
     pipeline: Pipeline, settings: Settings, options: RunOptions, spark: SparkSession | None
-) -> tuple[AnyStream, str]:
+) -> tuple[RunningPipeline, str]:
     """Start the pipeline; return it, and why it runs by that engine if nobody has asked for it."""
     store = open_store(settings)
     # First, so that a missing topic is reported before Spark starts.
@@ -201,7 +188,9 @@ def _schema_of(pipeline: Pipeline, spark: SparkSession, inputs: Sequence[Schema]
     return Schema.parse(", ".join(f"{field.name} {field.dataType.simpleString()}" for field in fields))
 
 
-def _start_realtime(pipeline: Pipeline, settings: Settings, options: RunOptions, spark: SparkSession) -> RealtimeStream:
+def _start_realtime(
+    pipeline: Pipeline, settings: Settings, options: RunOptions, spark: SparkSession
+) -> RunningPipeline:
     return start_realtime(
         spark,
         pipeline.transform,
@@ -241,7 +230,7 @@ def _source(pipeline: Pipeline, options: RunOptions) -> dict[str, Any]:
 
 def _start_delta(
     pipeline: Pipeline, settings: Settings, options: RunOptions, spark: SparkSession | None
-) -> DeltaStream:
+) -> RunningPipeline:
     from brokerless.spark.delta import check_delta_output, delta_session, start_delta
 
     if options.accept_new_input or options.accept_rewrites or options.skip:
@@ -266,7 +255,7 @@ def _start_delta(
 
 @lost_jvm_named()
 def _follow(
-    stream: AnyStream,
+    stream: RunningPipeline,
     *,
     once: bool,
     progress: ProgressFormat | None = None,
@@ -282,11 +271,11 @@ def _follow(
     stopping = stop or threading.Event()
     shown = Progress(progress)
 
-    def drain() -> list[BatchReport]:
+    def show(seconds: float) -> None:
         reports = stream.drain()
         if meter is not None:
             meter.record(reports)
-        return reports
+        shown.add(reports, seconds)
 
     with _signals(stopping):
         waiter = threading.Thread(target=_wait, args=(stream, once, stopping), daemon=True)
@@ -298,10 +287,10 @@ def _follow(
         begun = time.monotonic()
         while not stopping.wait(max(0.0, 1.0 - (time.monotonic() - begun))):
             now = time.monotonic()
-            shown.add(drain(), now - begun)
+            show(now - begun)
             begun = now
         stream.stop(STOP_WITHIN_S)
-        shown.add(drain(), time.monotonic() - begun)
+        show(time.monotonic() - begun)
     shown.event(event="stopped", pipeline=stream.name, rows=shown.rows, dead_letters=shown.dead_letters)
     shown.end()
     failure = stream.error()
@@ -327,7 +316,7 @@ def _signals(stopping: threading.Event) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _wait(stream: AnyStream, once: bool, stopping: threading.Event) -> None:
+def _wait(stream: RunningPipeline, once: bool, stopping: threading.Event) -> None:
     try:
         stream.wait(once=once)
     except Exception:  # noqa: S110  # the query keeps it, and _follow reports it

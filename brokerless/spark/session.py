@@ -1,7 +1,7 @@
-"""A Spark session for small, fast batches, and what the session needs of its surroundings.
+"""A Spark session for small, fast batches.
 
-``spark_session`` makes a local one. Under ``spark-submit`` (so on Glue and EMR Serverless) the JVM is there already:
-``tune`` sets what can still be set, and the job's arguments have to set the rest (``SESSION_CONF``).
+``spark_session`` starts a local one. Under ``spark-submit`` (so on Glue and EMR Serverless) the JVM runs already:
+``tune`` sets what can still be set, and the job's arguments must set the rest (``SESSION_CONF``).
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ def spark_session(
     cores: int | None = None,
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A session for pipelines: a local one, or under ``spark-submit`` the one that is given, tuned.
+    """Return a session for pipelines: a local one, or under ``spark-submit`` the given one, tuned.
 
-    A local session has the settings' credentials in its environment, where its workers find them.
+    A local session puts the settings' credentials into this process's environment, where its workers find them.
 
     Args:
-        settings: where topics are; read from the environment by default.
-        name: of the application.
-        cores: how many tasks run at once; all cores by default.
-        conf: further Spark settings; they win.
+        settings: the settings; loaded from the environment if None.
+        name: the name of the application.
+        cores: how many tasks run at once; all cores if None.
+        conf: further Spark settings, which take precedence.
 
     Raises:
-        ConfigError: no usable Java, or no pyspark.
+        ConfigError: there is no usable Java or no pyspark.
     """
     try:
         from pyspark.sql import SparkSession
@@ -109,7 +109,7 @@ def _java_options() -> str:
 
 
 def tune(spark: SparkSession) -> SparkSession:
-    """Sets the streaming settings on a session that exists already (Glue, EMR Serverless), and registers the source."""
+    """Set the streaming settings on an existing session (Glue, EMR Serverless), and register the source."""
     for key, value in STREAM_CONF.items():
         spark.conf.set(key, value)
     return register(spark)
@@ -117,7 +117,7 @@ def tune(spark: SparkSession) -> SparkSession:
 
 @contextlib.contextmanager
 def borrowed(spark: SparkSession) -> Iterator[SparkSession]:
-    """Tune a session of somebody else's, as ``tune`` does, and restore its settings at the end of the block."""
+    """Tune a session that somebody else started, as ``tune`` does, and restore its settings at the end of the block."""
     before = {key: spark.conf.get(key, None) for key in STREAM_CONF}
     try:
         yield tune(spark)
@@ -131,7 +131,7 @@ def borrowed(spark: SparkSession) -> Iterator[SparkSession]:
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Makes ``format("brokerless")`` known to the session."""
+    """Register ``format("brokerless")`` with the session."""
     from brokerless.spark.source import BrokerlessSource
 
     spark.dataSource.register(BrokerlessSource)
@@ -139,7 +139,7 @@ def register(spark: SparkSession) -> SparkSession:
 
 
 def scratch_root(settings: Settings) -> Path:
-    """A folder on local disk for Spark's scratch files, checked to be writable.
+    """Return a folder on local disk for Spark's scratch files, after a test that it can be written.
 
     Raises:
         ConfigError: it cannot be written, or the disk is full.

@@ -16,24 +16,27 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
-import shutil
 import threading
 import time
-import uuid
 from collections import Counter, deque
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from brokerless.clock import SYSTEM
-from brokerless.errors import BrokerlessError, ConfigError, PipelineError, SchemaError
+from brokerless.errors import BrokerlessError, ConfigError, PipelineError
 from brokerless.log.entries import Add
 from brokerless.metrics import Histogram
-from brokerless.schema import PRODUCED_AT, dead_letters
+from brokerless.schema import dead_letters
 from brokerless.settings import Settings
+from brokerless.spark.arrow import ages, split_dead_letters
+from brokerless.spark.checkpoints import fresh_checkpoint, queries, query_name, read_offset, remove_checkpoint
 from brokerless.spark.failures import HOLD_S, named_error, unreadable_in
+from brokerless.spark.inputs import first_position
+from brokerless.spark.messages import DEAD_LETTER
 from brokerless.spark.outputs import ObjectsTooOldError, OutputLog, PipelineOutputs, TableWriter, UploadedFiles
+from brokerless.spark.plan import check_columns, check_source, check_stateless, is_shuffled, options_of_sources
 from brokerless.spark.progress import Position, SourceOffset, halves, pieces
+from brokerless.spark.running import BatchReport, RunningPipeline
 from brokerless.spark.session import scratch_root
 from brokerless.spark.worker import PART, cure_worker, settings_option, store_of
 from brokerless.store import open_store
@@ -41,101 +44,34 @@ from brokerless.topics import describe_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
 
     import pyarrow as pa
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming.query import StreamingQuery
 
-    from brokerless.schema import Schema
     from brokerless.store import Store
 
 EXECUTOR_ROWS: Final = 500_000
 """Batches with more rows are written by the executors. On two cores they are faster from there on (docs/adr/0005); use
 a lower value with many idle executors."""
 
-_queries: Final[dict[Path, StreamingQuery | None]] = {}
-"""The queries of this process by their checkpoints; None while a query is starting."""
-
-_STATEFUL: Final = frozenset(
-    {
-        "Aggregate",
-        "Deduplicate",
-        "DeduplicateWithinWatermark",
-        "Distinct",
-        "FlatMapGroupsInPandasWithState",
-        "GlobalLimit",
-        "TransformWithState",
-        "TransformWithStateInPySpark",
-    }
-)
-
 
 @dataclass(slots=True)
-class BatchReport:
-    """The figures of one batch.
-
-    Attributes:
-        lag_rows: messages that were available after the end of this batch when it was planned.
-        compute_s: time for reading, transforming and (by executors) uploading.
-        commit_s: time for uploading by the driver, and for the log entries.
-        latency: ages of the output's rows when they were committed (by executors: uploaded).
-        requests: S3 requests since the last batch, by kind: of the source (with polling), the tasks and the driver.
-    """
-
-    batch_id: int
-    rows: int
-    dead_letters: int
-    lag_rows: int
-    compute_s: float
-    commit_s: float
-    by: Literal["driver", "executors"]
-    latency: Histogram
-    requests: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class RunningPipeline:
-    """A running pipeline.
-
-    Attributes:
-        query: Spark's query.
-        reports: the reports of finished batches, newest last; ``drain`` removes them.
-    """
-
-    query: StreamingQuery
-    name: str
-    engine: str = "micro-batch"
-    reports: list[BatchReport] = field(default_factory=list)
-    _sink: _Sink | None = None
+class _MicroBatches(RunningPipeline):
+    sink: _Sink = field(kw_only=True)
 
     def ready(self) -> bool:
         """Return whether the source is open and the first batch can start at once (or did)."""
         return bool(self.reports) or "Waiting" in self.query.status["message"]
 
-    def drain(self) -> list[BatchReport]:
-        """Return the reports since the last call."""
-        taken, self.reports[:] = list(self.reports), []
-        return taken
-
     def stop(self, timeout_s: float = 8.0) -> None:
         """Let the running batch finish (for at most ``timeout_s``), then end the query."""
-        if self._sink is not None:
-            self._sink.close(timeout_s)
+        self.sink.close(timeout_s)
         self.query.stop()
-        if self._sink is not None:
-            remove_checkpoint(self._sink.checkpoint)
-
-    def wait(self, *, once: bool) -> None:
-        """Wait for the query's end; with ``once``, until all available messages are processed."""
-        if once:
-            self.query.processAllAvailable()
-        else:
-            self.query.awaitTermination()
+        remove_checkpoint(self.sink.checkpoint)
 
     def error(self) -> BrokerlessError | None:
         """Return the brokerless error that ended the query, or None."""
-        return self._sink.error if self._sink else None
+        return self.sink.error
 
 
 def write_stream(
@@ -171,14 +107,12 @@ def write_stream(
         writer = writer.trigger(processingTime=f"{int(interval_s * 1000)} milliseconds")
     try:
         query = writer.queryName(query_name(name, sink.checkpoint)).start()
-    except BaseException:
+    except Exception:
         remove_checkpoint(sink.checkpoint)
         raise
-    _queries[sink.checkpoint] = query
-    stream = RunningPipeline(query, name, _sink=sink)
-    sink.reports = stream.reports
+    queries[sink.checkpoint] = query
     warming.join()
-    return stream
+    return _MicroBatches(query, name, "micro-batch", sink.reports, sink=sink)
 
 
 def _warm_up(df: DataFrame) -> None:
@@ -186,8 +120,6 @@ def _warm_up(df: DataFrame) -> None:
 
     It runs at the same time as the start of the source's planner process. It does not compile the batch's plan.
     """
-    from brokerless.spark.arrow import split_dead_letters
-
     spark = df.sparkSession
     rows = (
         spark.range(1)
@@ -221,7 +153,7 @@ class _Sink:
         self._store = open_store(settings)
         self._outputs = outputs_of(df, table, name=name, store=self._store)
         check_stateless(df)
-        _check_source(df, table, name, settings)
+        check_source(df, table, name, settings)
         scratch = scratch_root(settings)  # before the claim: with a full disk, no other pipeline must be fenced
         self.reports: list[BatchReport] = []
         self.error: BrokerlessError | None = None
@@ -238,9 +170,7 @@ class _Sink:
 
     def _begin(self, df: DataFrame) -> None:
         """Record in the output where a new pipeline begins, before the source looks for it there."""
-        from brokerless.spark.inputs import first_position
-
-        for options in _source_options(df):
+        for options in options_of_sources(df):
             self._outputs.record_start(first_position(self._store, options, self._outputs.output))
 
     def close(self, timeout_s: float) -> None:
@@ -276,14 +206,14 @@ class _Sink:
                     self._write_part(df, part[0], replace(offset, at=part[1]), share, batch_id)
             except ObjectsTooOldError:
                 # Split the batch; a single commit is written by the driver, whose objects do not wait for other tasks.
-                if smaller := [] if _is_shuffled(df) else halves(*part):
+                if smaller := [] if is_shuffled(df) else halves(*part):
                     self._pieces *= 2
                     parts.extendleft(reversed(smaller))
                 else:
                     with self._reading(df, part, whole):
                         self._write_part(df, part[0], replace(offset, at=part[1]), 0, batch_id)
             except Exception as error:
-                if (unreadable := unreadable_in(str(error))) is None or _is_shuffled(df):
+                if (unreadable := unreadable_in(str(error))) is None or is_shuffled(df):
                     raise
                 table, version = unreadable
                 self._held[table] = min(version - 1, self._held.get(table, version))
@@ -322,21 +252,21 @@ class _Sink:
         by_driver = rows <= self._executor_rows
         result = (self._by_driver if by_driver else self._by_executors)(df, todo)
         computed = time.perf_counter()
-        letters = result.letters
-        self._outputs.commit(result.good, letters, offset, missing=todo)
-        latency = result.latency if result.table is None else _ages(result.table)
+        rejected = result.dead_letters
+        self._outputs.commit(result.good, rejected, offset, missing=todo)
+        latency = result.latency if result.table is None else ages(result.table, SYSTEM.time_us())
         ended = time.perf_counter()
         self.reports.append(
             BatchReport(
                 batch_id=batch_id,
                 rows=result.good.rows,
-                dead_letters=letters.rows,
+                dead_letters=rejected.rows,
                 lag_rows=lag,
                 compute_s=computed - begun,
                 commit_s=ended - computed,
                 by="driver" if by_driver else "executors",
                 latency=latency,
-                requests=self._requests(offset, 0 if by_driver else len(result.good.adds) + len(letters.adds)),
+                requests=self._requests(offset, 0 if by_driver else len(result.good.adds) + len(rejected.adds)),
             )
         )
         del self.reports[:-10_000]
@@ -351,38 +281,36 @@ class _Sink:
 
     def _range(self, batch_id: int) -> tuple[Position, SourceOffset, int]:
         """Return a batch's start, end and rows, from the checkpoint's offset log, which Spark has written before."""
-        end = _read_offsets(self.checkpoint, batch_id)
+        end = read_offset(self.checkpoint, batch_id)
         if batch_id == 0:
             return end.run_start, end, end.rows
-        start = _read_offsets(self.checkpoint, batch_id - 1)
+        start = read_offset(self.checkpoint, batch_id - 1)
         return start.at, end, end.rows - start.rows
 
     def _by_driver(self, df: DataFrame, todo: Sequence[OutputLog]) -> _Result:
-        from brokerless.spark.arrow import split_dead_letters
-
-        good, letters = split_dead_letters(df.toArrow())
-        result = _Result(UploadedFiles(), UploadedFiles(), table=good)
-        to_letters, to_output = self._outputs.letters, self._outputs.output
-        for output, rows, objects in ((to_letters, letters, result.letters), (to_output, good, result.good)):
+        good, rejected = split_dead_letters(df.toArrow())
+        result = _Result(table=good)
+        to_rejected, to_output = self._outputs.dead_letters, self._outputs.output
+        for output, rows, objects in ((to_rejected, rejected, result.dead_letters), (to_output, good, result.good)):
             if output in todo and output is not None and rows is not None:
                 output.upload(rows, objects)
         return result
 
     def _by_executors(self, df: DataFrame, todo: Sequence[OutputLog]) -> _Result:
-        output, to_letters = self._outputs.output, self._outputs.letters
+        output, to_rejected = self._outputs.output, self._outputs.dead_letters
         task = _ExecutorTask(
             settings_option(self._settings),
             output.writer if output in todo else None,
-            to_letters.writer if to_letters in todo and to_letters is not None else None,
+            to_rejected.writer if to_rejected in todo and to_rejected is not None else None,
         )
-        good, letters, latency = UploadedFiles(), UploadedFiles(), Histogram()
+        result = _Result()
         # The order of the partitions is the order of the log.
         for row in df.mapInArrow(task, "written string").collect():
             written = json.loads(row.written)
-            good.adds += [Add(*values) for values in written["good"]]
-            letters.adds += [Add(*values) for values in written["letters"]]
-            latency.add_counts(written["latency"])
-        return _Result(good, letters, latency=latency)
+            result.good.adds += [Add(*values) for values in written["good"]]
+            result.dead_letters.adds += [Add(*values) for values in written["rejected"]]
+            result.latency.add_counts(written["latency"])
+        return result
 
 
 def outputs_of(df: DataFrame, table: str, *, name: str, store: Store) -> PipelineOutputs:
@@ -391,24 +319,22 @@ def outputs_of(df: DataFrame, table: str, *, name: str, store: Store) -> Pipelin
     Raises:
         ConfigError, SchemaError, TopicNotFound: the name or the columns are not valid, or a topic does not exist.
     """
-    from brokerless.spark.arrow import DEAD_LETTER
-
     if not name or any(c in name for c in ":/") or len(name) > 100:
         raise ConfigError(f"A pipeline's name must have 1 to 100 characters, without ':' and '/', got {name!r}.")
     schema = describe_topic(store, table).schema
-    _check_columns(df, schema, table)
+    check_columns(df, schema, table)
     output = OutputLog(store, table, schema, name)
-    letters: OutputLog | None = None
+    rejected: OutputLog | None = None
     if DEAD_LETTER in df.columns:
         topic = dead_letters(table)
-        letters = OutputLog(store, topic, describe_topic(store, topic).schema, name)
-    return PipelineOutputs(output, letters, name)
+        rejected = OutputLog(store, topic, describe_topic(store, topic).schema, name)
+    return PipelineOutputs(output, rejected, name)
 
 
 @dataclass(slots=True)
 class _Result:
-    good: UploadedFiles
-    letters: UploadedFiles
+    good: UploadedFiles = field(default_factory=UploadedFiles)
+    dead_letters: UploadedFiles = field(default_factory=UploadedFiles)
     latency: Histogram = field(default_factory=Histogram)
     table: pa.Table | None = None
 
@@ -419,34 +345,23 @@ class _ExecutorTask:
 
     settings: str
     output: TableWriter | None
-    letters: TableWriter | None
+    dead_letters: TableWriter | None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
-
-        from brokerless.spark.arrow import ages, split_dead_letters
 
         cure_worker()
         rows = list(batches)
         if not rows:
             return
-        good, letters = split_dead_letters(pa.Table.from_batches(rows))
+        good, rejected = split_dead_letters(pa.Table.from_batches(rows))
         store = store_of(self.settings)
         written = {
             "good": _uploaded(self.output, store, good),
-            "letters": _uploaded(self.letters, store, letters),
+            "rejected": _uploaded(self.dead_letters, store, rejected),
             "latency": ages(good, SYSTEM.time_us()).counts,
         }
         yield pa.RecordBatch.from_pydict({"written": [json.dumps(written)]})
-
-
-def _is_shuffled(df: DataFrame) -> bool:
-    """Return whether the transform shuffles rows between tasks.
-
-    Spark keeps shuffled rows as long as the batch lasts, so a second job would get the rows of the first one, although
-    it has to read another part of the batch.
-    """
-    return "Shuffled" in df._jdf.queryExecution().toRdd().toDebugString()
 
 
 def _commits(part: tuple[Position, Position]) -> int:
@@ -454,131 +369,7 @@ def _commits(part: tuple[Position, Position]) -> int:
     return sum(version - start[table] for table, version in end.items())
 
 
-def _ages(rows: pa.Table) -> Histogram:
-    from brokerless.spark.arrow import ages
-
-    return ages(rows, SYSTEM.time_us())
-
-
 def _uploaded(target: TableWriter | None, store: Store, rows: pa.Table | None) -> list[list[Any]]:
     if target is None or rows is None:
         return []
     return [[add.path, add.size, add.rows, add.modified_ms] for add, _ in target.upload(store, rows)]
-
-
-def _check_columns(df: DataFrame, schema: Schema, topic: str) -> None:
-    from brokerless.spark.arrow import DEAD_LETTER
-
-    have = [name for name in df.columns if name not in {DEAD_LETTER, PRODUCED_AT}]
-    unknown, missing = sorted(set(have) - set(schema.names)), sorted(set(schema.names) - set(have))
-    if unknown or missing:
-        raise SchemaError(
-            f"Topic {topic!r} has the columns {', '.join(schema.names)}; the pipeline writes {', '.join(have)}. "
-            "Select exactly the topic's columns."
-        )
-
-
-def fresh_checkpoint(scratch: Path, name: str) -> Path:
-    """Create an empty folder for Spark's checkpoint, and remove those that no query uses any more."""
-    root = scratch / f"pipeline-{name}"
-    for old in root.glob("*-*"):
-        if not _is_used(old):
-            remove_checkpoint(old)
-    path = root / f"{os.getpid()}-{uuid.uuid4().hex}"
-    _queries[path] = None
-    path.mkdir(parents=True)
-    return path
-
-
-def query_name(name: str, checkpoint: Path) -> str:
-    """Return a unique name for Spark, which refuses two queries with one name; fencing handles duplicates instead."""
-    return f"{name}-{checkpoint.name.partition('-')[2][:8]}"
-
-
-def remove_checkpoint(path: Path) -> None:
-    """Remove the folder of a query that has ended."""
-    shutil.rmtree(path, ignore_errors=True)
-    _queries.pop(path, None)
-
-
-def _is_used(path: Path) -> bool:
-    """Return whether a query of this process uses the folder, or another running process may use it."""
-    pid = int(path.name.partition("-")[0])
-    if pid != os.getpid():
-        return _is_alive(pid)
-    if path not in _queries:
-        return False  # from an earlier process with this pid
-    query = _queries[path]
-    try:
-        return query is None or query.isActive
-    except Exception:  # the JVM has ended, and the query with it
-        return False
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass  # the process belongs to another user
-    return True
-
-
-def nodes(df: DataFrame) -> Iterator[tuple[Any, list[Any]]]:
-    """Yield the Java nodes of the plan, each with its children."""
-    nodes = [df._jdf.queryExecution().analyzed()]
-    while nodes:
-        node = nodes.pop()
-        children = node.children()
-        parts = [children.apply(i) for i in range(children.size())]
-        yield node, parts
-        nodes += parts
-
-
-def _source_options(df: DataFrame) -> list[dict[str, str]]:
-    """Return the options of the brokerless sources in the plan; keys in lower case."""
-    relations = (node for node, _ in nodes(df) if node.nodeName() == "StreamingRelationV2")
-    return [dict(node.extraOptions()) for node in relations if node.sourceName() == "brokerless"]
-
-
-def check_stateless(df: DataFrame) -> None:
-    """Refuse stateful transforms: their state would be in the scratch checkpoint and be lost with it."""
-    for node, parts in nodes(df):
-        name = node.nodeName()
-        if name in _STATEFUL or (name == "Join" and all(part.isStreaming() for part in parts)):
-            raise ConfigError(
-                f"The transform is stateful ({name}), and this engine does not store state durably. "
-                "Use the delta engine, or store the state in a table that the transform joins with."
-            )
-
-
-def _check_source(df: DataFrame, table: str, name: str, settings: Settings) -> None:
-    """Refuse a source that reads its progress from another location than this sink writes it to."""
-    sources = _source_options(df)
-    if any(options != sources[0] for options in sources):
-        raise ConfigError(
-            "A pipeline has one source: give read_stream all topics, and use the column _topic to distinguish them."
-        )
-    for options in sources:
-        have = options.get("pipeline"), options.get("output"), json.loads(options["settings"])["root"]
-        want = name, table, settings.root
-        if have != want:
-            given, needed = ("name={!r}, output={!r}, root {}".format(*values) for values in (have, want))
-            raise ConfigError(
-                f"The source reads the pipeline's progress from {given}, but this pipeline writes it to {needed}. Give "
-                "read_stream and write_stream the same name, output and root."
-            )
-
-
-def _read_offsets(checkpoint: Path, batch_id: int) -> SourceOffset:
-    """Return the source's offset of a batch.
-
-    Format: ``OffsetSeqLog`` version 1: a version, the batch's metadata, then one line of JSON for each source.
-    """
-    lines = (checkpoint / "offsets" / str(batch_id)).read_text().splitlines()
-    if len(lines) != 3 or lines[0] != "v1":
-        raise PipelineError(
-            f"The query has {len(lines) - 2} sources; read all topics by one read_stream (offset log {lines[0]})."
-        )
-    return SourceOffset.of(lines[2])

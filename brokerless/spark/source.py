@@ -41,15 +41,13 @@ from brokerless.errors import (
 from brokerless.log.log import read_pool
 from brokerless.schema import Column
 from brokerless.spark.failures import HOLD_S, unreadable
-from brokerless.spark.inputs import (
+from brokerless.spark.inputs import WAIT_S, Input, open_inputs
+from brokerless.spark.messages import (
     METADATA,
-    WAIT_S,
-    Input,
     columns_of,
     ddl,
     flag,
     load_object,
-    open_inputs,
     option,
     skipped_objects,
     with_metadata,
@@ -191,7 +189,7 @@ class Reader(DataSourceStreamReader):
         # guard: batches end at the position of the output that is ahead
         target = {t: v for t, v in self._target.items() if v > at[t]}
         queues = {
-            table: source.pending_after(at[table], target.get(table, -1) if target else self._end(table))
+            table: source.between(at[table], target.get(table, -1) if target else self._end(table))
             for table, source in self._inputs.items()
         }
         while any(queues.values()) and rows_left > 0 and bytes_left > 0 and files_left > 0:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from brokerless.aws.cloudwatch import Sink
-    from brokerless.spark.sink import BatchReport
+    from brokerless.spark.running import BatchReport
 
 
 class PipelineMeter:

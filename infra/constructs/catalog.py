@@ -9,7 +9,7 @@ import aws_cdk as cdk
 from aws_cdk import aws_glue as glue
 from constructs import Construct
 
-from brokerless.schema import DEAD_LETTERS_SUFFIX, PRODUCED_AT, Column, Schema
+from brokerless.schema import DEAD_LETTER_COLUMNS, DEAD_LETTERS_SUFFIX, PRODUCED_AT, Column, Schema
 from infra.config import catalog_name
 
 if TYPE_CHECKING:
@@ -18,14 +18,6 @@ if TYPE_CHECKING:
 
 # Delta's names of types that Athena calls otherwise.
 _ATHENA: Final = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
-
-# What brokerless.topics.create_dead_letters adds to the inputs' columns.
-_REASONS: Final = (
-    Column("_reason", "string"),
-    Column("_topic", "string"),
-    Column("_partition", "integer"),
-    Column("_offset", "string"),
-)
 
 
 class Catalog(Construct):
@@ -83,7 +75,7 @@ def table_columns(stage: StageConfig, plan: TopicPlan, table: str) -> list[Colum
     if table.endswith(DEAD_LETTERS_SUFFIX):
         schemas = {other.name: Schema.parse(other.schema) for other in stage.plans}
         inputs = [column for name in plan.dead_letters_of for column in schemas[name].columns]
-        columns = [*{column.name: column for column in inputs}.values(), *_REASONS]
+        columns = [*{column.name: column for column in inputs}.values(), *DEAD_LETTER_COLUMNS]
     else:
         columns = list(Schema.parse(plan.schema).columns)
     return [*columns, Column(PRODUCED_AT, "timestamp")]

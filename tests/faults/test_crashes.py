@@ -10,21 +10,20 @@ import signal
 import subprocess
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 import pytest
 
 from brokerless.local.jobs import start_job
-from brokerless.local.server import start_embedded
 from brokerless.producer.producer import Producer
-from brokerless.settings import Settings
-from brokerless.store import create_bucket
 from tests.support.pipelines import BAD, GOOD, OUTPUT, create, rows_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
+
+    from brokerless.settings import Settings
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -39,19 +38,10 @@ ORPHANED_S: Final = 10.0
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Iterator[Settings]:
-    with start_embedded(tmp_path / "s3") as server:
-        settings = Settings(
-            profile="embedded",
-            root="s3://brokerless/faults",
-            endpoint=server.endpoint,
-            access_key=server.access_key,
-            secret_key=server.secret_key,
-            state_dir=tmp_path / "state",
-        )
-        create_bucket(settings)
-        create(settings)
-        yield settings
+def settings(embedded_settings: Settings, tmp_path: Path) -> Settings:
+    settings = replace(embedded_settings, root=f"{embedded_settings.root}/{tmp_path.name}", state_dir=tmp_path)
+    create(settings)
+    return settings
 
 
 class Job:

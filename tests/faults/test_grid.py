@@ -89,11 +89,6 @@ def test_a_seed_names_one_order_of_all_cells() -> None:
     assert sorted(map(str, rota(cells, 7))) == sorted(map(str, cells))
 
 
-def test_names_of_cells_are_unique() -> None:
-    names = [str(cell) for cell in all_cells()]
-    assert len(set(names)) == len(names)
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_the_beginning_of_a_rota_is_mixed(seed: int) -> None:
     first = rota(all_cells(), seed)[:32]

@@ -95,7 +95,7 @@ def test_a_pipeline_commits_no_object_that_may_have_been_swept(clock: FakeClock,
     output.claim()
     uploaded = outputs.UploadedFiles()
     output.upload(pa.table({"n": [1]}), uploaded)
-    uploaded.kept.clear()  # as if an executor had uploaded it
+    uploaded.data.clear()  # as if an executor had uploaded it
     clock.advance(outputs.COMMIT_WITHIN_MS / 1000 + 1)
     with pytest.raises(outputs.ObjectsTooOldError, match="waited more than 10 minutes"):
         output.commit(uploaded, {"in": 1}, {"in": "x"})

@@ -344,7 +344,7 @@ def test_a_pipeline_says_when_an_executors_object_was_swept_while_it_slept(clock
         store.delete(objects(store))
 
     output, uploaded = batch(store, clock)
-    uploaded.kept.clear()  # as if an executor had uploaded it
+    uploaded.data.clear()  # as if an executor had uploaded it
     store.puts = [Put("created", before=sleep_until_it_is_swept)]
     with pytest.raises(PipelineError, match=rf"t/{uploaded.adds[0].path} waited for the commit"):
         output.commit(uploaded, {"in": 1}, {"in": "x"})

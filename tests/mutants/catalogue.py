@@ -175,8 +175,8 @@ self._log.append([], txns, expect=owned)""",
         """\
 if self.output in missing:
     self.output.commit(good, offset.at, offset.ids)
-if self.letters is not None and letters.rows:
-    self.letters.commit(letters, offset.at, offset.ids)""",
+if self.dead_letters is not None and rejected.rows:
+    self.dead_letters.commit(rejected, offset.at, offset.ids)""",
         "A pipeline that is killed in between loses the dead letters of the batch.",
         first=40,
         statements=2,
@@ -184,7 +184,7 @@ if self.letters is not None and letters.rows:
     Mutant(
         "the dead letters' own progress counts, too",
         """\
-if output is not self.letters and covers(done, start, end):
+if output is not self.dead_letters and covers(done, start, end):
     continue""",
         "After a crash between the two commits the dead letters are there twice.",
         statements=2,

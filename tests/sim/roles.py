@@ -44,7 +44,8 @@ from brokerless.producer.pool import ProducerPool
 from brokerless.producer.producer import Producer
 from brokerless.schema import Schema, dead_letters, partition_table
 from brokerless.spark.arrow import DEAD_LETTER
-from brokerless.spark.inputs import METADATA, columns_of, first_position, open_inputs
+from brokerless.spark.inputs import first_position, open_inputs
+from brokerless.spark.messages import METADATA, columns_of
 from brokerless.spark.outputs import OutputLog, PipelineOutputs, UploadedFiles
 from brokerless.spark.progress import SourceOffset, owner_id
 from brokerless.spark.realtime.feed import Feed
@@ -722,7 +723,7 @@ class Pipeline(Role):
         bad = [one for one in rows if self.letters and is_bad(one)]
         good = [one for one in rows if not self.letters or not is_bad(one)]
         objects = {True: UploadedFiles(), False: UploadedFiles()}
-        for output, ids in ((outputs.letters, bad), (outputs.output, good)):
+        for output, ids in ((outputs.dead_letters, bad), (outputs.output, good)):
             if output is not None and output in missing:
                 output.upload(pa.table({"n": pa.array(ids, pa.int64())}), objects[output is outputs.output])
         outputs.commit(objects[True], objects[False], end, missing=missing)
@@ -845,7 +846,7 @@ class Lanes:
         busy = [number for number, lane in enumerate(self._lanes) if lane]
         if busy and step < 2:
             self._deliver(busy[self._rng.randrange(len(busy))])
-        elif step == 2 and (pack := self.packer.take()) is not None:
+        elif step == 2 and (pack := self.packer.next_pack()) is not None:
             self.packer.upload(pack)
             self._packs.append(pack)
         elif step == 3 and self._packs:

@@ -1,37 +1,26 @@
-"""One Spark session and one embedded S3 server for all tests here; a root of its own for each test."""
+"""One Spark session for all tests here; a root of its own for each test."""
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from typing import TYPE_CHECKING
 
 import pytest
 
-from brokerless.local.server import start_embedded
-from brokerless.settings import Settings
 from brokerless.spark import spark_session
-from brokerless.store import create_bucket
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
 
+    from brokerless.settings import Settings
+
 
 @pytest.fixture(scope="session")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
-    folder = tmp_path_factory.mktemp("spark")
-    with start_embedded(folder / "s3") as server:
-        settings = Settings(
-            profile="embedded",
-            root="s3://brokerless",
-            endpoint=server.endpoint,
-            access_key=server.access_key,
-            secret_key=server.secret_key,
-            state_dir=folder / "state",
-        )
-        create_bucket(settings)
-        yield settings
+def base(embedded_settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    return dataclasses.replace(embedded_settings, state_dir=tmp_path_factory.mktemp("spark"))
 
 
 @pytest.fixture(scope="session")
@@ -52,11 +41,4 @@ def no_query_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def settings(base: Settings) -> Settings:
-    return Settings(
-        profile=base.profile,
-        root=f"s3://brokerless/{uuid.uuid4().hex[:12]}",
-        endpoint=base.endpoint,
-        access_key=base.access_key,
-        secret_key=base.secret_key,
-        state_dir=base.state_dir,
-    )
+    return dataclasses.replace(base, root=f"{base.root}/{uuid.uuid4().hex[:12]}")

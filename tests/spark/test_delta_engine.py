@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from brokerless.errors import ConfigError, UnsupportedTable
+from brokerless.errors import UnsupportedTable
 from brokerless.log.log import DeltaLog
 from brokerless.producer.producer import Producer
 from brokerless.schema import Schema, dead_letters
-from brokerless.spark.delta import check_delta_output
 from brokerless.store import open_store
 from brokerless.topics import create_topic
 from tests.support.pipelines import BAD, OUTPUT, create, rows_of, run_once, send
@@ -120,10 +119,3 @@ def test_delta_spark_reads_topics_and_outputs(spark: SparkSession, settings: Set
     assert json.loads(line.removeprefix("FOUND ")) == {
         topic: sorted(row["message"] for row in rows_of(settings, topic)) for topic in topics
     }
-
-
-def test_ownership(settings: Settings) -> None:
-    create_topic(open_store(settings), "mine", Schema.parse("timestamp double, message string"))
-    with pytest.raises(ConfigError, match="written by another engine"):
-        check_delta_output(settings, "mine")
-    check_delta_output(settings, "nobodys")

@@ -12,7 +12,7 @@ from brokerless.metrics import LATENCY_BOUNDS_S, Histogram
 from brokerless.spark import Pipeline
 from brokerless.spark.job import run_arguments
 from brokerless.spark.progress_line import Progress
-from brokerless.spark.sink import BatchReport
+from brokerless.spark.running import BatchReport
 from tests.support.pipelines import create
 
 if TYPE_CHECKING:
@@ -65,3 +65,11 @@ def test_a_mistake_in_the_transform_is_one_line_and_wrong_usage(
     assert "`mesage`" in said[0]
     assert "Did you mean" in said[0]
     assert "`message`" in said[0]
+
+
+def test_a_commit_interval_is_a_time(capsys: pytest.CaptureFixture[str]) -> None:
+    pipeline = Pipeline("p", inputs=["in"], output="out", transform=lambda rows: rows)
+    with pytest.raises(SystemExit) as refused:
+        run_arguments(pipeline, ["--commit-interval=20 minutes"])
+    assert refused.value.code == 2
+    assert "is not a duration; write 100ms or 1s" in capsys.readouterr().err

@@ -15,8 +15,9 @@ from brokerless.schema import Schema
 from brokerless.spark import Pipeline
 from brokerless.spark.job import run_arguments
 from brokerless.spark.reader import source_options
-from brokerless.spark.realtime import engine
-from brokerless.spark.realtime.engine import NotRealtimeError, RealtimeStream, start_realtime
+from brokerless.spark.realtime import engine, requirements
+from brokerless.spark.realtime.engine import RealtimePipeline, start_realtime
+from brokerless.spark.realtime.requirements import NotRealtimeError
 from brokerless.store import open_store
 from brokerless.topics import create_topic
 from tests.support.pipelines import create, finish, rows_of, send, settle
@@ -45,7 +46,7 @@ def topics(settings: Settings) -> Settings:
     return settings
 
 
-def start(spark: SparkSession, settings: Settings, transform: Transform, *, once: bool = True) -> RealtimeStream:
+def start(spark: SparkSession, settings: Settings, transform: Transform, *, once: bool = True) -> RealtimePipeline:
     options = source_options(settings, ["timezone1"], name="p", output="out", once=once)
     where = {"name": "p", "settings": settings, "options": options, "commit_interval_s": 0.0}
     return start_realtime(spark, transform, "out", **where)  # type: ignore[arg-type]
@@ -151,27 +152,31 @@ def test_state_is_refused_as_by_micro_batches(spark: SparkSession, topics: Setti
         start(spark, topics, lambda rows: rows.select("message").dropDuplicates())
 
 
+@pytest.mark.parametrize(
+    ("provider", "missing", "said"),
+    [
+        (None, "org.apache.spark.sql.Nowhere", r"it lacks org\.apache\.spark\.sql\.Nowhere"),
+        ("brokerless.realtime.Elsewhere", "brokerless.realtime.Elsewhere", r"without --jars .*bridge\.jar"),
+    ],
+)
 def test_a_spark_that_lacks_a_class_says_which(
-    spark: SparkSession, topics: Settings, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession,
+    topics: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    provider: str | None,
+    missing: str,
+    said: str,
 ) -> None:
-    monkeypatch.setattr(engine, "_INTERNALS", ("org.apache.spark.sql.Nowhere",))
-    with pytest.raises(NotRealtimeError, match=r"it lacks org\.apache\.spark\.sql\.Nowhere"):
-        start(spark, topics, same)
-
-
-def test_a_session_without_the_jar_says_how_to_get_it(
-    spark: SparkSession, topics: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine, "_PROVIDER", "brokerless.realtime.Elsewhere")
-    monkeypatch.setattr(engine, "_INTERNALS", ("brokerless.realtime.Elsewhere",))
-    with pytest.raises(NotRealtimeError, match=r"without --jars .*bridge\.jar"):
+    monkeypatch.setattr(requirements, "PROVIDER", provider or requirements.PROVIDER)
+    monkeypatch.setattr(requirements, "_INTERNALS", (missing,))
+    with pytest.raises(NotRealtimeError, match=said):
         start(spark, topics, same)
 
 
 def test_no_more_lanes_than_task_slots(spark: SparkSession, topics: Settings) -> None:
     stream = start(spark, topics, same, once=False)
     try:
-        assert stream._bridge.lanes == 2  # of local[2]; a third would wait for ever, and nobody would say so
+        assert stream.bridge.lanes == 2  # of local[2]; a third would wait for ever, and nobody would say so
         with pytest.raises(ConfigError, match="hold all task slots"):
             start(spark, topics, same, once=False)
     finally:
@@ -278,19 +283,8 @@ def test_an_engine_that_was_asked_for_is_taken_or_refused(
     assert messages(topics) == IDS
 
 
-@pytest.mark.usefixtures("spark")
-@pytest.mark.parametrize("given", ["fast", "20 minutes", "-1s"])
-def test_a_commit_interval_is_a_time(
-    topics: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: str
-) -> None:
-    with pytest.raises(SystemExit) as refused:
-        job(topics, monkeypatch, capsys, f"--commit-interval={given}")(same)
-    assert refused.value.code == 2
-    assert "is not a duration; write 100ms or 1s" in capsys.readouterr().err
-
-
 def test_micro_batches_do_not_use_the_source_of_this_engine(spark: SparkSession, tmp_path: Path) -> None:
-    rows = spark.readStream.format(engine._PROVIDER).schema("message string").options(folder="/", lanes=1).load()
+    rows = spark.readStream.format(requirements.PROVIDER).schema("message string").options(folder="/", lanes=1).load()
     query = rows.writeStream.format("noop").option("checkpointLocation", tmp_path.as_uri()).start()
     with pytest.raises(Exception, match="real-time mode only"):
         query.processAllAvailable()

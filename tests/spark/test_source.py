@@ -30,7 +30,8 @@ from brokerless.producer.producer import Producer
 from brokerless.schema import Schema, dead_letters
 from brokerless.settings import Settings
 from brokerless.spark.failures import named_error, unreadable_in
-from brokerless.spark.inputs import first_position, topic_names, union_columns
+from brokerless.spark.inputs import first_position
+from brokerless.spark.messages import topic_names, union_columns
 from brokerless.spark.outputs import OutputLog, PipelineOutputs, UploadedFiles
 from brokerless.spark.progress import (
     Begin,
@@ -168,9 +169,9 @@ def test_a_crash_before_the_first_commit_does_not_move_the_start(
     source = reader(settings, start=start, topics="a,b")
     begin, end = SourceOffset.of(source.initialOffset()), SourceOffset.of(source.latestOffset())
     assert ids_of(source, begin.to_dict(), end.to_dict()) == [*begins, 2]
-    assert outputs.missing(begin.at, end, batch_id=0) == [outputs.letters, outputs.output]
-    if letters and outputs.letters is not None:
-        outputs.letters.commit(UploadedFiles(), end.at, end.ids)
+    assert outputs.missing(begin.at, end, batch_id=0) == [outputs.dead_letters, outputs.output]
+    if letters and outputs.dead_letters is not None:
+        outputs.dead_letters.commit(UploadedFiles(), end.at, end.ids)
     # The next run, after more has come.
     send(settings, "a", 3)
     outputs = claimed(settings, store, start="latest", topics="a,b")
@@ -179,7 +180,7 @@ def test_a_crash_before_the_first_commit_does_not_move_the_start(
     found = ids_of(source, begin.to_dict(), end.to_dict())
     assert found == ([*begins, 2] if letters else [*begins, 2, 3])
     missing = outputs.missing(begin.at, end, batch_id=0)
-    assert missing == ([outputs.output] if letters else [outputs.letters, outputs.output])
+    assert missing == ([outputs.output] if letters else [outputs.dead_letters, outputs.output])
     outputs.commit(UploadedFiles(), UploadedFiles(), end, missing=missing)
 
 
@@ -222,7 +223,7 @@ def test_a_start_in_a_topic_that_is_created_again_is_its_new_beginning(settings:
     source = reader(settings)
     begin, end = SourceOffset.of(source.initialOffset()), SourceOffset.of(source.latestOffset())
     assert ids_of(source, begin.to_dict(), end.to_dict()) == [1]
-    assert outputs.missing(begin.at, end, batch_id=0) == [outputs.letters, outputs.output]
+    assert outputs.missing(begin.at, end, batch_id=0) == [outputs.dead_letters, outputs.output]
 
 
 def test_a_start_before_version_0_is_not_noted(settings: Settings, store: Store) -> None:
@@ -265,7 +266,7 @@ def test_a_batch_that_leaves_something_out_is_refused(settings: Settings, store:
     first = SourceOffset.of(source.latestOffset())
     second = SourceOffset.of(source.latestOffset())
     third = SourceOffset.of(source.latestOffset())
-    assert outputs.missing(first.at, second, batch_id=1) == [outputs.letters, outputs.output]
+    assert outputs.missing(first.at, second, batch_id=1) == [outputs.dead_letters, outputs.output]
     with pytest.raises(PipelineError, match=r"'out' records \{'a': 1\}: rows would be lost or repeated"):
         outputs.missing(second.at, third, batch_id=2)
 
@@ -375,19 +376,6 @@ def test_a_writer_without_row_counts_is_refused(settings: Settings, store: Store
         reader(settings).latestOffset()
 
 
-def test_retention_is_not_a_silent_gap(settings: Settings, store: Store) -> None:
-    for number in range(5):
-        send(settings, "a", number)
-    record(store, OUTPUT, a=1)
-    log = DeltaLog(store, "a")
-    write_checkpoint(log)
-    source = reader(settings)
-    source.initialOffset()
-    store.delete([log.entry_path(version) for version in range(4)])
-    with pytest.raises(OffsetOutOfRange):
-        source.latestOffset()
-
-
 def test_bad_options() -> None:
     with pytest.raises(ConfigError, match="needs the option 'settings'"):
         BrokerlessSource({"topics": "a"}).schema()
@@ -457,7 +445,7 @@ def test_an_input_that_was_made_again_by_hand_is_refused_until_it_is_accepted(
     begin, end = SourceOffset.of(source.initialOffset()), SourceOffset.of(source.latestOffset())
     assert ids_of(source, begin.to_dict(), end.to_dict()) == ids
     missing = outputs.missing(begin.at, end, batch_id=0)
-    assert missing == [outputs.letters, outputs.output]
+    assert missing == [outputs.dead_letters, outputs.output]
     outputs.commit(UploadedFiles(), UploadedFiles(), end, missing=missing)
     assert progress_in(DeltaLog(store, OUTPUT), NAME, "a") == {DeltaLog(store, "a").table_id: len(ids)}
 
@@ -490,7 +478,7 @@ def test_progress_from_before_tables_were_named_counts_and_is_named(settings: Se
         claimed(settings, store)
     outputs = claimed(settings, store, acceptnewinput="true")
     ids = {"a": DeltaLog(store, "a").table_id}
-    assert (outputs.output.position(ids), outputs.letters and outputs.letters.position(ids)) == ({"a": 0}, {})
+    assert (outputs.output.position(ids), outputs.dead_letters and outputs.dead_letters.position(ids)) == ({"a": 0}, {})
 
 
 def test_a_pipeline_of_the_version_before_is_fenced(settings: Settings, store: Store) -> None:

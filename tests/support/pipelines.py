@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from brokerless.consumer import Consumer
-from brokerless.errors import BrokerlessError
 from brokerless.log.log import DeltaLog
 from brokerless.producer.producer import Producer
 from brokerless.schema import Schema
 from brokerless.spark import read_stream, write_stream
 from brokerless.spark.failures import named_error
 from brokerless.spark.reader import source_options
-from brokerless.spark.realtime.engine import RealtimeStream, start_realtime
+from brokerless.spark.realtime.engine import RealtimePipeline, start_realtime
 from brokerless.store import open_store
 from brokerless.topics import create_dead_letters, create_topic
 from glue_jobs.timezone_etl import unify_timezones
@@ -108,7 +107,7 @@ def start(
     engine: str = "micro-batch",
     lanes: int | None = None,
     **limits: Any,
-) -> RunningPipeline | RealtimeStream:
+) -> RunningPipeline:
     where = {"name": name, "output": OUTPUT, "settings": settings}
     if engine == "realtime":
         options = source_options(settings, topics, name=name, output=OUTPUT, start=begin, once=once, **limits)
@@ -118,21 +117,19 @@ def start(
     return write_stream(unify_timezones(rows), OUTPUT, name=name, settings=settings, executor_rows=executor_rows)
 
 
-def settle(
-    stream: RunningPipeline | RealtimeStream, settings: Settings, topics: Sequence[str] = ("timezone1",)
-) -> None:
+def settle(stream: RunningPipeline, settings: Settings, topics: Sequence[str] = ("timezone1",)) -> None:
     """Waits until the output has what is in partition 0 of these topics now, or the stream has ended."""
-    if not isinstance(stream, RealtimeStream):
+    if not isinstance(stream, RealtimePipeline):
         stream.query.processAllAvailable()
         return
     heads = {topic: DeltaLog(open_store(settings), topic).head() for topic in topics}
-    bridge = stream._bridge
+    bridge = stream.bridge
     while not bridge.ended.wait(0.02):
         if all(bridge._packer.committed.at[topic] >= head for topic, head in heads.items()):
             return
 
 
-def finish(stream: RunningPipeline | RealtimeStream) -> None:
+def finish(stream: RunningPipeline) -> None:
     """Processes what is there and ends; raises what went wrong."""
     try:
         stream.wait(once=True)
@@ -162,21 +159,3 @@ def delivered(settings: Settings) -> tuple[Counter[str], Counter[str]]:
     """How often each message is in the output and in the dead letters."""
     good = Counter(row["message"] for row in rows_of(settings, OUTPUT))
     return good, Counter(row["message"] for row in rows_of(settings, f"{OUTPUT}.dead_letters"))
-
-
-__all__ = [
-    "BAD",
-    "GOOD",
-    "NAME",
-    "OUTPUT",
-    "BrokerlessError",
-    "CrashingStore",
-    "create",
-    "delivered",
-    "finish",
-    "rows_of",
-    "run_once",
-    "send",
-    "settle",
-    "start",
-]

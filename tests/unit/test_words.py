@@ -66,6 +66,8 @@ TEXT = {
 """Words of docstrings, and the word to use."""
 
 FINISHED = (
+    "brokerless/spark",
+    "brokerless/examples",
     "brokerless/aws",
     "brokerless/consumer",
     "brokerless/cost",
@@ -101,13 +103,13 @@ EXCEPTIONS = {
     ("brokerless/aws/environment.py", "sweep"): "the variable BROKERLESS_SWEEP_EVERY_S keeps its name",
     ("brokerless/cli/cost.py", "door"): "the option --door keeps its name",
     ("brokerless/cli/cost.py", "sweep"): "the option --sweep-every-h keeps its name",
-    ("brokerless/examples/timezone/demo.py", "Place"): "where the demo keeps its files",
     ("brokerless/local/durable.py", "Answer"): "the answer of the S3 server that it wraps",
     ("brokerless/cost/workload.py", "door"): "the option --door keeps its name",
     ("brokerless/cost/workload.py", "engine"): "the option --engine keeps its name",
     ("brokerless/cost/workload.py", "sweep"): "the option --sweep-every-h keeps its name",
     ("brokerless/maintenance", "kit"): "the name of the writer in its rules",
     ("brokerless/metrics/meter.py", "take"): "brokerless/spark/telemetry.py calls it",
+    ("brokerless/spark", "engine"): "how a pipeline runs",
     ("brokerless/testing/faults.py", "Answer"): "a fault: an answer of the store",
     ("brokerless/testing/wire.py", "take"): "bytes of a buffer",
     ("brokerless/verify", "engine"): "the field engineInfo of Delta",

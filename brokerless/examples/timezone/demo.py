@@ -69,7 +69,7 @@ class Watcher(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DemoServer:
     """The server and the settings of a demo run.
 
     Attributes:
@@ -107,7 +107,7 @@ class Report:
 
 
 @contextlib.contextmanager
-def demo_place(
+def demo_server(
     profile: Literal["embedded", "minio"],
     *,
     state_dir: Path,
@@ -115,7 +115,7 @@ def demo_place(
     base: str | None = None,
     keep: bool = False,
     clock: Clock = SYSTEM,
-) -> Iterator[Place]:
+) -> Iterator[DemoServer]:
     """Provide an S3 server for a demo, and stop it at the end if it was started here.
 
     A server that 'brokerless up' started is used, because two servers must not use the same data.
@@ -167,7 +167,7 @@ def demo_place(
             secret_key=secret_key,
             state_dir=state_dir,
         )
-        yield Place(settings, "" if keep else again)
+        yield DemoServer(settings, "" if keep else again)
 
 
 def run_demo(

@@ -1,8 +1,8 @@
-"""The threads between the logs and the lanes: rows to the JVM, what it made of them back, and both ends bounded.
+"""The threads between the logs and the lanes: rows to the JVM, transformed rows back, with bounded memory.
 
 One thread looks for commits, one feeds the lanes, one packs and uploads, one commits; each lane has two, for its two
-sockets. Each waits for the one behind it: a slow commit stops the packing, that stops the lanes, and those stop the
-feeding, so that memory stays bounded by ``IN_FLIGHT_BYTES`` and a commit.
+sockets. Each waits for the next one: a slow commit stops the packing, then the lanes, then the feeding, so that memory
+stays bounded by ``IN_FLIGHT_BYTES`` and a commit.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class Bridge:
     """The lanes of one run, from its sockets to its end.
 
     Args:
-        lanes: how many tasks there are.
-        interval_s: the least time from one commit to the next; the first after a pause waits for nothing.
-        application: Spark's id of itself.
-        network: as ``Listener``'s.
+        lanes: the number of tasks.
+        interval_s: the shortest time between two commits; the first one after a pause does not wait.
+        application: Spark's application id.
+        network: as for ``Listener``.
 
     Raises:
         OSError: the sockets cannot be made.
@@ -87,14 +87,7 @@ class Bridge:
         )
 
     def begin(self, feed: Feed, packer: Packer, schema: pa.Schema, report: Callable[[Committed], None]) -> None:
-        """Lets rows in. Not before Spark's plan is known to hold none of them back.
-
-        Args:
-            feed: what is read.
-            packer: the output.
-            schema: of the feed's rows.
-            report: gets what each entry of the output holds.
-        """
+        """Start to read, which must not be before Spark's plan is known to hold no rows back."""
         self._feed, self._packer, self._schema, self._report = feed, packer, schema, report
         self._start(self._watch, feed, name="brokerless-watch")
         self._start(self._give, feed, name="brokerless-give")
@@ -103,13 +96,13 @@ class Bridge:
         self._begin.set()
 
     def end(self) -> None:
-        """Lets no thread begin anything more; what breaks off from here on is no error."""
+        """Let no thread begin anything more; errors are ignored from here on."""
         self._closing = True
         self.ended.set()
         self._begin.set()
 
     def close(self, *, error: BrokerlessError | None = None) -> None:
-        """Ends all threads and lanes, and with the lanes their tasks."""
+        """End all threads and lanes, and with the lanes their tasks."""
         if error is not None and self.error is None:
             self.error = error
         self.end()
@@ -118,14 +111,13 @@ class Bridge:
             self._feed.close()
 
     def drain(self, timeout_s: float) -> None:
-        """Lets nothing more in and waits until what is on its way is committed."""
+        """Read nothing more, and wait until what was read is committed."""
         self._draining = True
-        if self._feed is None:
-            return
-        self._settle(timeout_s)
+        if self._feed is not None:
+            self._settle(timeout_s)
 
     def _settle(self, timeout_s: float) -> None:
-        """Waits until all commits are done that were let in whole; the rest of the others does not come any more."""
+        """Wait until all commits that were read completely are committed; the rest of the others is not read."""
         deadline = time.monotonic() + timeout_s
         while not self.ended.is_set() and time.monotonic() < deadline:
             at = self._packer.committed.at
@@ -138,7 +130,7 @@ class Bridge:
         def run() -> None:
             try:
                 work(*args)
-            except BaseException as error:
+            except BaseException as error:  # also a panic of a library in Rust
                 if not self._closing:
                     if not isinstance(error, BrokerlessError):
                         error = PipelineError(f"{type(error).__name__}: {error}")
@@ -243,7 +235,7 @@ class Bridge:
                     self._packer.changed.wait(_WAIT_S)
             if self.ended.wait(max(0.0, next_at - time.monotonic())):
                 return
-            if (pack := self._packer.take()) is None:
+            if (pack := self._packer.next_pack()) is None:
                 with self._packer.changed:
                     self._packer.changed.wait(0.01)
                 continue

@@ -1,4 +1,4 @@
-"""What a real-time pipeline reads: the objects of new commits, in the order of each log, loaded ahead of their turn."""
+"""The rows of new commits for a real-time pipeline, in the order of each log; objects are loaded ahead."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ import pyarrow as pa
 from brokerless.errors import BrokerlessError, StoreError
 from brokerless.log.log import read_pool
 from brokerless.spark.failures import HOLD_S, unreadable
-from brokerless.spark.inputs import WAIT_S, Input, load_object, with_metadata
+from brokerless.spark.inputs import WAIT_S, Input
+from brokerless.spark.messages import load_object, with_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     from arro3.core import Table
 
-    from brokerless.log.entries import Add
     from brokerless.schema import Column
     from brokerless.spark.inputs import Inputs, Pending
     from brokerless.spark.progress import Position
@@ -49,7 +49,7 @@ class Piece:
 
 @dataclass(slots=True)
 class _Fetch:
-    """An object on its way."""
+    """An object that is being loaded."""
 
     table: str
     version: int
@@ -62,14 +62,14 @@ class _Fetch:
 
 
 class Feed:
-    """The inputs in turns. One thread looks for new commits (``watch``), another takes their rows (``next``).
+    """The rows of all inputs, which take turns. One thread looks for commits (``look``), another reads rows (``next``).
 
     Args:
-        store: where the topics are.
-        inputs: as opened.
-        columns: of the topics together, without those of ``METADATA``.
-        skipped: objects to go on without if they cannot be read: ``table@version:index``.
-        committed: gives the position in the output's log.
+        store: the store with the topics.
+        inputs: the opened inputs.
+        columns: the columns of all topics, without those of ``METADATA``.
+        skipped: objects to skip if they cannot be read: ``table@version:index``.
+        committed: returns the position in the output's log.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Feed:
     # In the watching thread
 
     def look(self) -> float:
-        """Takes note of new commits where it is time. Returns for how many seconds it is no use to look again."""
+        """Look for new commits in the inputs that are due, and return the seconds until the next one is due."""
         sources = self._inputs.tables.values()
         due = [source for source in sources if not source.due_in_s()]
         look = partial(Input.look, prompt=True)
@@ -113,10 +113,10 @@ class Feed:
     # In the feeding thread
 
     def next(self, max_wait_s: float) -> Piece | None:
-        """The next piece; None if nothing came in time.
+        """Return the next piece; None if nothing came in time.
 
         Raises:
-            BrokerlessError: an input cannot go on; first comes what the others bring, for up to a minute.
+            BrokerlessError: an input cannot be read; the pieces of the others come first, for up to a minute.
         """
         deadline = time.monotonic() + max_wait_s
         while True:
@@ -136,21 +136,21 @@ class Feed:
                     self._news.wait(min(left, WAIT_S))
 
     def wake(self) -> None:
-        """Lets ``next`` look again: the output's position has moved."""
+        """Let ``next`` look again, because the output's position has moved."""
         with self._news:
             self._news.notify_all()
 
     def waiting(self) -> int:
-        """How many messages are known of, and not taken."""
+        """Return the number of known messages that ``next`` has not returned."""
         return sum(source.rows for source in self._inputs.tables.values()) - self._taken
 
     def is_over(self) -> bool:
-        """Whether a run that has an end has committed all up to it."""
+        """Return whether a run that has an end has committed everything up to it."""
         until, committed = self._inputs.until, self._committed()
         return until is not None and all(committed[table] >= version for table, version in until.items())
 
     def close(self) -> None:
-        """Ends its threads."""
+        """End the threads."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _has_news(self) -> bool:
@@ -159,7 +159,7 @@ class Feed:
         )
 
     def _end(self, table: str) -> int | None:
-        """How far a table may be read now."""
+        """Return the last version of a table that may be read now."""
         ahead = self._inputs.ahead
         if ahead:
             committed = self._committed()
@@ -169,11 +169,11 @@ class Feed:
         return None if self._inputs.until is None else self._inputs.until[table]
 
     def _in_turn(self) -> Iterator[_Fetch | None]:
-        """The objects of commits, tables taking turns; None when there is nothing."""
+        """Yield the objects of commits, tables in turn; None when there is nothing."""
         while True:
             idle = True
             for table, source in self._inputs.tables.items():
-                if table not in self._held and (commit := source.take(self._end(table))):
+                if table not in self._held and (commit := source.next_commit(self._end(table))):
                     idle = False
                     self._at[table] = commit.version
                     yield from self._of_commit(table, commit)
@@ -187,12 +187,9 @@ class Feed:
         for number, add in enumerate(commit.files):
             last = number == len(commit.files) - 1
             rows = add.rows or 0
-            yield self._started(_Fetch(table, commit.version, index, rows, add.size, not number, last, None), add)
+            loaded = read_pool().submit(self._load, f"{table}/{add.path}")
+            yield _Fetch(table, commit.version, index, rows, add.size, not number, last, loaded)
             index += rows
-
-    def _started(self, fetch: _Fetch, add: Add) -> _Fetch:
-        fetch.loaded = read_pool().submit(self._load, f"{fetch.table}/{add.path}")
-        return fetch
 
     def _fetch_ahead(self) -> None:
         while not self._fetching or self._fetching_bytes < AHEAD_BYTES:
@@ -203,7 +200,7 @@ class Feed:
             self._fetching_bytes += fetch.size
 
     def _arrived(self, fetch: _Fetch) -> Piece | None:
-        """The piece of an object; None if it is behind one that cannot be read."""
+        """Return the piece of an object; None if it follows one that cannot be read."""
         loaded = fetch.loaded.result() if fetch.loaded else None
         self._fetching_bytes -= fetch.size
         if fetch.table in self._held:
@@ -220,7 +217,7 @@ class Feed:
         return Piece(fetch.table, fetch.version, rows, fetch.last)
 
     def _damage(self, fetch: _Fetch) -> StoreError | None:
-        """What is wrong with an object, or with one behind it in its commit as far as they are on their way."""
+        """Return the error of an object, or of a later one of its commit that is being loaded."""
         of_commit = takewhile(
             lambda other: (other.table, other.version) == (fetch.table, fetch.version), self._fetching
         )
@@ -233,7 +230,7 @@ class Feed:
         return None
 
     def _raise_held(self, *, idle: bool) -> None:
-        """Raises what is wrong with an input when nothing else comes, or after a minute."""
+        """Raise the error of an input when nothing else comes, or after a minute."""
         until, now = self._inputs.until, time.monotonic()
         held = list(self._held.values())
         for table, source in self._inputs.tables.items():

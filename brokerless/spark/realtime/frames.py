@@ -1,7 +1,7 @@
-"""What goes over the two sockets of a lane; ``java/brokerless/realtime/Bridge.java`` has the other end and the format.
+"""Frames on the two sockets of a lane; ``java/brokerless/realtime/Bridge.java`` has the other end and the format.
 
 In, to the JVM: the rows' schema, then chunks of rows, each with its number. Out: the transformed rows, with a mark for
-each chunk behind the last row that was made of it.
+each chunk after the last row that was made of it.
 """
 
 from __future__ import annotations
@@ -24,37 +24,30 @@ _BUFFER: Final = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Out:
-    """A frame from the JVM.
-
-    Attributes:
-        rows: what the transform made; None if nothing.
-        marks: chunks that are done, each with how many of the frame's rows come before its end.
-        size: bytes in memory.
-    """
+    """A frame from the JVM: transformed rows, and marks as for ``Packer.deliver``."""
 
     rows: pa.RecordBatch | None
     marks: list[tuple[int, int]]
-    size: int
 
 
 def schema_frame(schema: pa.Schema) -> list[bytes | pa.Buffer]:
-    """Says what the rows of the chunks look like; once, before the first."""
+    """Return the first frame, with the schema of all chunks."""
     return [_IN.pack(ord("S"), 0, 0), schema.serialize()]
 
 
 def chunk_frame(number: int, rows: pa.RecordBatch) -> list[bytes | pa.Buffer]:
-    """A chunk; it has at least one row."""
+    """Return the frame of a chunk, which has at least one row."""
     return [_IN.pack(ord("B"), rows.num_rows, number), rows.serialize()]
 
 
 def send(connection: socket.socket, frame: list[bytes | pa.Buffer]) -> None:
-    """Sends a frame whole."""
+    """Send all of a frame."""
     for part in frame:
         connection.sendall(part)
 
 
 def widen(connection: socket.socket) -> None:
-    """Lets a socket hold a frame or two, so that neither side waits for each piece of the other."""
+    """Enlarge a socket's buffers to a frame or two, so that neither side waits for each part of the other."""
     import socket
 
     for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
@@ -62,18 +55,14 @@ def widen(connection: socket.socket) -> None:
 
 
 class Frames:
-    """The frames that come out of a lane.
-
-    Args:
-        stream: a buffered stream of its socket.
-    """
+    """A reader of the frames that a lane returns."""
 
     def __init__(self, stream: BufferedReader[Any]) -> None:
         self._stream = stream
         self._schema: pa.Schema | None = None
 
     def read(self) -> Out | None:
-        """The next frame; None if the lane has ended.
+        """Return the next frame; None if the lane has ended.
 
         Raises:
             EOFError: it ended within a frame.
@@ -87,7 +76,7 @@ class Frames:
             if kind == ord("S"):
                 self._schema = pa.ipc.read_schema(payload)
                 continue
-            return Out(pa.ipc.read_record_batch(payload, self._schema) if rows else None, marks, length)
+            return Out(pa.ipc.read_record_batch(payload, self._schema) if rows else None, marks)
         return None
 
     def _exactly(self, size: int) -> bytearray:

@@ -1,9 +1,8 @@
-"""Where the tasks of a real-time pipeline connect: two sockets for each lane, Unix sockets or TCP.
+"""The sockets to which the tasks of a real-time pipeline connect: two for each lane, Unix sockets or TCP.
 
-Tasks on this machine use Unix sockets in a folder of this user only. Tasks of a cluster use TCP to the address at which
-Spark's executors reach the driver. Every connection first shows the run's secret, which went to the tasks with Spark's
-own messages. The connection is not encrypted, as Spark's own is not by default; where a session encrypts its own, the
-pipeline runs in micro-batches instead (``engine``).
+Tasks on this machine use Unix sockets in a folder of this user only; those of a cluster use TCP.
+Every connection first sends the run's secret, which the tasks get in Spark's own messages. Connections are not
+encrypted, as Spark's are not by default; a session that encrypts them runs in micro-batches (``requirements``).
 """
 
 from __future__ import annotations
@@ -25,20 +24,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 HELLO_S: Final = 5.0
-"""How long a connection may take to show the secret."""
+"""The longest time in which a connection must send the secret."""
 
 _SECRET_BYTES: Final = 32
 _HELLO_BYTES: Final = _SECRET_BYTES + 4
 _UNKNOWN: Final = 64
-"""How many connections may be waiting to show the secret; more are closed at once."""
+"""The most connections that have not sent the secret yet; more are closed at once."""
 
 
 class Listener:
-    """Listens for the lanes of one run.
+    """A listener for the lanes of one run.
 
     Args:
-        lanes: how many lanes connect, each with one socket ``in`` (rows to the task) and one ``out``.
-        network: the address to listen at, and the one by which tasks reach it; Unix sockets without.
+        lanes: the number of lanes, each with one socket ``in`` (rows to the task) and one ``out``.
+        network: the address to listen at, and the one by which tasks reach it; Unix sockets if None.
 
     Raises:
         OSError: the sockets cannot be made.
@@ -67,18 +66,18 @@ class Listener:
 
     @property
     def options(self) -> dict[str, str]:
-        """The options of Spark's source by which tasks find this listener. Spark redacts those called ``token``."""
+        """Return the options of Spark's source for its tasks; Spark redacts the one named ``token``."""
         return {**self.addresses, "token": self._secret.hex(), "lanes": str(self.lanes)}
 
     def start(self, handlers: Mapping[str, Callable[[socket.socket, int], None]]) -> None:
-        """Accepts connections; each lane's is handed to its side's handler once, which must not block."""
+        """Accept connections; each lane's is given to its side's handler once, which must not block."""
         for side, handler in handlers.items():
             threading.Thread(
                 target=self._accept, args=(side, handler), name=f"brokerless-accept-{side}", daemon=True
             ).start()
 
     def wait_connected(self, timeout_s: float) -> bool:
-        """Whether all lanes are connected, at the latest after that time."""
+        """Return whether all lanes are connected, at the latest after that time."""
         deadline = time.monotonic() + timeout_s
         with self._changed:
             while any(self._missing.values()) and (left := deadline - time.monotonic()) > 0:
@@ -86,7 +85,7 @@ class Listener:
             return not any(self._missing.values())
 
     def close(self) -> None:
-        """Stops listening and closes every connection, which ends the tasks."""
+        """Stop listening and close every connection, which ends the tasks."""
         with self._lock:
             self._closed = True
             sockets = [*self._servers.values(), *self._accepted]
@@ -137,7 +136,7 @@ class Listener:
             self._changed.notify_all()
 
     def _lane(self, connection: socket.socket) -> int | None:
-        """The lane that a connection says it is of; None if it does not show the secret in time."""
+        """Return the lane that a connection names; None if it does not send the secret in time."""
         deadline, hello = time.monotonic() + HELLO_S, b""
         with contextlib.suppress(OSError):
             while len(hello) < _HELLO_BYTES and (left := deadline - time.monotonic()) > 0:

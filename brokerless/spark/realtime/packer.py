@@ -1,11 +1,9 @@
-"""What the lanes have transformed, put back in order, packed into objects and committed with its position.
+"""Transformed rows of all lanes: put back in order, packed into objects and committed with their position.
 
-Rows go to the lanes in chunks, numbered in the order of the log: a commit's chunks one after the other, a chunk to
-whichever lane has least to do. What a lane gives back has marks in it: "everything of chunk n is before here". So the
-order is put back by going from chunk to chunk, and a position moves only over commits of which all chunks were taken.
+Rows go to the lanes in chunks, numbered in the order of the log. A lane returns rows with marks: "chunk n ends here".
+The packer goes from chunk to chunk, and a position moves only over commits of which all chunks have come back.
 
-Nothing here knows Spark or sockets; the engine's threads call ``expect``, ``deliver``, ``take``, ``upload`` and
-``commit``, and so does the simulation, which crashes between them.
+Nothing here knows Spark or sockets; the bridge's threads and the simulation call it.
 """
 
 from __future__ import annotations
@@ -34,23 +32,13 @@ PACK_ROWS: Final = 500_000
 """The most rows of one pack, soft by one commit."""
 
 PACK_BYTES: Final = 64 * 2**20
-"""The same in bytes. What is more than that of a commit that is not complete is uploaded before it is, in whichever
-bytes, of messages or of what was made of them; less than what the feed gives before it waits."""
+"""The same in bytes. If a commit has more, of messages or of transformed rows, it is uploaded in parts before it is
+complete. It must be less than ``IN_FLIGHT_BYTES``, or the feed would wait for ever."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Some rows of one commit on their way through a lane.
-
-    Attributes:
-        number: counts from 0, in the order of the log.
-        lane: which has it; None if there are no rows to transform.
-        table: of the input,
-        version: and the commit there.
-        last: whether it is the last of its commit.
-        rows: how many messages,
-        size: and their bytes in memory.
-    """
+    """Some rows of one commit in a lane; ``lane`` is None without rows, ``last`` marks the last chunk of a commit."""
 
     number: int
     lane: int | None
@@ -63,19 +51,13 @@ class Chunk:
 
 @dataclass(slots=True)
 class Pack:
-    """Transformed rows in order, and the position behind them.
+    """Transformed rows in order, and the positions before and after them.
 
     Attributes:
-        batches: the rows.
-        start: the position before them.
-        end: the position behind them; the same if no commit is complete yet.
-        rows: messages that were read for it,
-        size: and their bytes, which are free again once it is committed.
-        good: what was uploaded for the output,
-        letters: and for the dead letters.
+        end: the same as ``start`` if no commit is complete yet.
+        rows: the number of messages that were read for it.
+        size: their bytes, which count as in flight until the pack is committed.
         table: the good rows, for their ages.
-        begun_s: when the pack was taken, by the monotonic clock.
-        compute_s: how long splitting and uploading took.
     """
 
     batches: list[pa.RecordBatch]
@@ -84,7 +66,7 @@ class Pack:
     rows: int
     size: int
     good: UploadedFiles = field(default_factory=UploadedFiles)
-    letters: UploadedFiles = field(default_factory=UploadedFiles)
+    dead_letters: UploadedFiles = field(default_factory=UploadedFiles)
     table: pa.Table | None = None
     begun_s: float = 0.0
     compute_s: float = 0.0
@@ -92,7 +74,7 @@ class Pack:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What one log entry of the output holds."""
+    """The figures of one log entry of the output."""
 
     rows: int
     dead_letters: int
@@ -104,7 +86,7 @@ class Committed:
 
 @dataclass(slots=True)
 class _Lane:
-    """What a lane has given back and nobody has taken: record batches and the numbers of chunks that end there."""
+    """Returned record batches of a lane that are in no pack yet, with the numbers of the chunks that end there."""
 
     items: deque[pa.RecordBatch | int] = field(default_factory=deque)
     size: int = 0
@@ -121,12 +103,12 @@ class _Lane:
 
 
 class Packer:
-    """The order, the position and the bytes on their way of one run.
+    """The order, the position and the bytes in flight of one run.
 
     Args:
-        outputs: of the pipeline, claimed.
-        offset: where the run begins.
-        lanes: how many.
+        outputs: the claimed outputs of the pipeline.
+        offset: the offset at which the run begins.
+        lanes: the number of lanes.
         ahead: as ``Inputs.ahead``.
         clock: time.
     """
@@ -149,7 +131,7 @@ class Packer:
     # From the inputs
 
     def expect(self, rows: int, size: int, *, lane: int | None, table: str, version: int, last: bool) -> int:
-        """Takes note of a chunk before it goes to its lane, and gives its number."""
+        """Register a chunk before it is sent to its lane, and return its number."""
         with self.changed:
             chunk = Chunk(self._number, lane, table, version, last, rows, size)
             self._number += 1
@@ -163,7 +145,7 @@ class Packer:
     # From the lanes
 
     def deliver(self, lane: int, rows: pa.RecordBatch | None, marks: Sequence[tuple[int, int]]) -> None:
-        """Takes what a lane gives back: rows, and which chunks end behind which of them."""
+        """Store returned rows of a lane; a mark is the number of a chunk, and how many of the rows precede its end."""
         with self.changed:
             here = self._lanes[lane]
             begin = 0
@@ -177,30 +159,30 @@ class Packer:
             self.changed.notify_all()
 
     def is_full(self, lane: int) -> bool:
-        """Whether a lane has given back so much that nobody has taken that it has to wait."""
+        """Return whether a lane must wait because too many of its rows are in no pack yet."""
         return self._lanes[lane].size > PACK_BYTES
 
     # To the output
 
     def is_ready(self) -> bool:
-        """Whether ``take`` would give something."""
+        """Return whether rows of the next chunk are there, or it has none."""
         if not self._chunks:
             return False
         first = self._chunks[0].lane
         return first is None or bool(self._lanes[first].items)
 
-    def take(self) -> Pack | None:
-        """Everything that is complete, up to the limits; rows of an incomplete commit only if they are too many."""
+    def next_pack(self) -> Pack | None:
+        """Return all complete commits up to the limits; an incomplete one only if it is too large. None if nothing."""
         with self.changed:
-            pack = self._take()
+            pack = self._next_pack()
             self.changed.notify_all()
         return pack
 
-    def _take(self) -> Pack | None:
+    def _next_pack(self) -> Pack | None:
         batches: list[pa.RecordBatch] = []
         end = dict(self._taken)
         rows = size = made = nbytes = 0
-        # The last place at which a commit was complete: (batches, rows, size, chunks) up to there.
+        # (batches, rows, size, chunks) up to the end of the last complete commit.
         whole: tuple[int, int, int, int] | None = None
         done = 0
         walks = [iter(lane.items) for lane in self._lanes]
@@ -231,7 +213,7 @@ class Packer:
                 end[chunk.table] = chunk.version
                 whole = len(batches), rows, size, done
         if whole is None:
-            # Of what came in, too: the feed waits for bytes that little was made of, and with it the commit's end.
+            # The size of the messages counts, too: if few rows are made of them, the feed would wait for ever.
             if max(nbytes, size) < PACK_BYTES:
                 return None
             whole = len(batches), rows, size, done
@@ -239,7 +221,7 @@ class Packer:
         return self._cut(batches[: whole[0]], end, *whole[1:])
 
     def _cut(self, batches: list[pa.RecordBatch], end: Position, rows: int, size: int, chunks: int) -> Pack:
-        """Removes what a pack holds from the lanes."""
+        """Return the pack, and remove its rows and chunks from the lanes."""
         left = len(batches)
         for _ in range(chunks):
             chunk = self._chunks.popleft()
@@ -253,41 +235,41 @@ class Packer:
         return pack
 
     def upload(self, pack: Pack) -> None:
-        """Writes a pack's rows as objects; they become visible with ``commit``."""
-        pack.good, pack.letters = self._unfinished
+        """Upload a pack's rows as objects; they become visible with ``commit``."""
+        pack.good, pack.dead_letters = self._unfinished
         self._unfinished = UploadedFiles(), UploadedFiles()
         if pack.batches:
-            good, letters = split_dead_letters(pa.Table.from_batches(pack.batches))
+            good, rejected = split_dead_letters(pa.Table.from_batches(pack.batches))
             pack.batches = []
             # After a crash between the two commits the dead letters are there already.
-            if letters is not None and not any(pack.start[table] < version for table, version in self._ahead.items()):
-                self._letters().upload(letters, pack.letters)
+            if rejected is not None and not any(pack.start[table] < version for table, version in self._ahead.items()):
+                self._dead_letter_log().upload(rejected, pack.dead_letters)
             self._outputs.output.upload(good, pack.good)
             pack.table = good
         if pack.start == pack.end:
-            self._unfinished = pack.good, pack.letters
-            pack.good, pack.letters = UploadedFiles(), UploadedFiles()
+            self._unfinished = pack.good, pack.dead_letters
+            pack.good, pack.dead_letters = UploadedFiles(), UploadedFiles()
         pack.compute_s = time.perf_counter() - pack.begun_s
 
     def commit(self, packs: Sequence[Pack]) -> Committed | None:
-        """Commits uploaded packs with one entry: dead letters first, then rows and position. None if nothing moved.
+        """Commit uploaded packs with one entry: dead letters first, then rows and position. None if nothing moved.
 
         Raises:
             PipelineFenced, PipelineError: as ``PipelineOutputs.commit``.
         """
         begun = time.perf_counter()
-        good, letters = UploadedFiles(), UploadedFiles()
+        good, rejected = UploadedFiles(), UploadedFiles()
         for pack in packs:
-            for target, objects in ((good, pack.good), (letters, pack.letters)):
+            for target, objects in ((good, pack.good), (rejected, pack.dead_letters)):
                 target.adds += objects.adds
-                target.kept.update(objects.kept)
+                target.data.update(objects.data)
         start, end = packs[0].start, packs[-1].end
         read, size = sum(pack.rows for pack in packs), sum(pack.size for pack in packs)
         offset = replace(self.committed, at=end, rows=self.committed.rows + read)
         moved = start != end
         if moved:
             missing = self._outputs.missing(start, offset, batch_id=offset.rows)
-            self._outputs.commit(good, letters, offset, missing=missing)
+            self._outputs.commit(good, rejected, offset, missing=missing)
         with self.changed:
             self.committed = offset
             self.rows -= read
@@ -301,9 +283,9 @@ class Packer:
             if pack.table is not None:
                 latency.add_counts(ages(pack.table, now_us).counts)
         spent = time.perf_counter() - begun
-        return Committed(good.rows, letters.rows, read, sum(pack.compute_s for pack in packs), spent, latency)
+        return Committed(good.rows, rejected.rows, read, sum(pack.compute_s for pack in packs), spent, latency)
 
-    def _letters(self) -> OutputLog:
-        if self._outputs.letters is None:
+    def _dead_letter_log(self) -> OutputLog:
+        if self._outputs.dead_letters is None:
             raise PipelineError("The transform marks dead letters, but the pipeline has no topic for them.")
-        return self._outputs.letters
+        return self._outputs.dead_letters

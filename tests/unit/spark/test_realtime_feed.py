@@ -12,7 +12,8 @@ from brokerless.errors import StoreError, StoreUnavailable
 from brokerless.log.log import DeltaLog
 from brokerless.producer.producer import Producer
 from brokerless.schema import Schema, partition_table
-from brokerless.spark.inputs import METADATA, columns_of, open_inputs
+from brokerless.spark.inputs import open_inputs
+from brokerless.spark.messages import METADATA, columns_of
 from brokerless.spark.realtime import feed as feed_module
 from brokerless.spark.realtime.feed import Feed, Piece
 from brokerless.topics import create_topic

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brokerless.columns import records
-from brokerless.errors import PipelineError, PipelineFenced
+from brokerless.errors import PipelineError
 from brokerless.log.log import DeltaLog
 from brokerless.schema import Schema, dead_letters
 from brokerless.spark.outputs import OutputLog, PipelineOutputs, UploadedFiles
@@ -117,7 +117,7 @@ class Run:
 
     def take(self) -> Pack | None:
         """The next pack, uploaded."""
-        pack = self.packer.take()
+        pack = self.packer.next_pack()
         if pack is not None:
             self.packer.upload(pack)
         return pack
@@ -207,47 +207,6 @@ def test_whatever_the_lanes_do_each_entry_holds_whole_commits_in_order(
     assert (run.packer.rows, run.packer.size) == (0, 0)
 
 
-def test_what_came_early_waits_for_the_chunk_before_it() -> None:
-    run = Run([("a", [[1], [2], [4]]), ("b", [[5]])], lanes=3)
-    for lane in (0, 1, 2, 1):
-        run.expect(lane)
-    run.deliver(2)
-    run.deliver(1)  # with the chunk of the second commit
-    assert (run.packer.is_ready(), run.take()) == (False, None)
-    run.deliver(0)
-    assert run.commit() is not None
-    assert run.entries() == [({"a": 1, "b": 1}, [10, 21, 50, 51])]
-    run.check()
-
-
-def test_a_position_lies_behind_whole_commits_only() -> None:
-    run = Run([("a", [[1]]), ("a", [[7], [11]])])
-    for _ in range(3):
-        run.expect(0)
-    run.deliver(0, 2 + 2)  # the first commit, and the first chunk of the second
-    assert run.commit() is not None
-    assert run.packer.committed.at == {"a": 1, "b": 0}
-    assert run.entries() == [({"a": 1}, [10])]
-    assert (run.packer.rows, run.packer.size, run.take()) == (2, 200, None)
-    run.deliver(0)
-    assert run.commit() is not None
-    assert run.entries() == [({"a": 1}, [10]), ({"a": 2}, [70, 110, 111])]
-    run.check()
-
-
-def test_commits_without_messages_move_the_position_in_their_turn() -> None:
-    run = Run([("a", [[]]), ("b", [[1]]), ("a", [[], []])])
-    assert run.commit() is None
-    for _ in range(4):
-        run.expect(0)
-    assert run.commit() is not None
-    assert run.packer.committed.at == {"a": 1, "b": 0}  # the other one is behind messages that are on their way
-    run.deliver(0)
-    assert run.commit() is not None
-    assert run.packer.committed.at == {"a": 2, "b": 1}
-    run.check()
-
-
 def test_a_commit_larger_than_a_pack_is_uploaded_in_parts_and_committed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packer_module, "PACK_BYTES", 60)
     run = Run([("a", [[1, 4, 7], [10, 13, 16], [19]])], lanes=2)
@@ -268,22 +227,6 @@ def test_a_commit_larger_than_a_pack_is_uploaded_in_parts_and_committed_once(mon
     assert (committed.rows, committed.dead_letters) == (4, 3)
     assert len(run.entries()) == len(run.entries(dead_letters("out"))) == 1
     assert (run.packer.rows, run.packer.size) == (0, 0)
-    run.check()
-
-
-def test_a_chunk_larger_than_a_pack_is_uploaded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packer_module, "PACK_BYTES", 30)
-    run = Run([("a", [[1, 4, 7, 10, 13, 16, 19]]), ("b", [[22]])])
-    run.expect(0)
-    run.expect(0)
-    parts = 0
-    while run.streams[0]:
-        run.deliver(0, 2)
-        while pack := run.take():
-            parts += 1
-            run.packer.commit([pack])
-    assert parts > 3
-    assert [at for at, _ in run.entries()] == [{"a": 1}, {"b": 1}]
     run.check()
 
 
@@ -318,20 +261,6 @@ def test_a_pack_ends_behind_the_commit_with_which_it_is_large_enough(monkeypatch
     run.check()
 
 
-def test_packs_that_waited_are_committed_with_one_entry() -> None:
-    run = Run([("a", [[1]]), ("b", [[5]]), ("a", [[7]])])
-    packs = []
-    for _ in range(3):
-        run.expect(0)
-        run.deliver(0)
-        packs.append(run.take())
-    committed = run.packer.commit([pack for pack in packs if pack])
-    assert committed is not None
-    assert (committed.rows, committed.dead_letters, committed.read) == (4, 0, 3)
-    assert run.entries() == [({"a": 2, "b": 1}, [10, 50, 51, 70])]
-    run.check()
-
-
 def test_a_mark_of_another_chunk_ends_the_run() -> None:
     run = Run([("a", [[1], [2]])], lanes=2)
     run.expect(0)
@@ -349,7 +278,7 @@ def test_dead_letters_without_a_topic_end_the_run() -> None:
     )
     packer.expect(1, ROW_BYTES, lane=0, table="a", version=1, last=True)
     packer.deliver(0, batch(made_of(4)), [(0, 1)])
-    pack = packer.take()
+    pack = packer.next_pack()
     assert pack is not None
     with pytest.raises(PipelineError, match="has no topic for them"):
         packer.upload(pack)
@@ -365,7 +294,7 @@ def test_dead_letters_are_not_repeated_after_a_crash_between_the_two_commits(at_
     first.all()
     pack = first.take()
     assert pack is not None
-    first.letters.commit(pack.letters, pack.end, IDS)  # and here it dies
+    first.letters.commit(pack.dead_letters, pack.end, IDS)  # and here it dies
     assert first.entries() == []
     # The next run reads the same in other packs, and nothing behind it before that is committed.
     again = Run(COMMITS, store=first.store, ahead=ahead)
@@ -382,17 +311,6 @@ def test_dead_letters_are_not_repeated_after_a_crash_between_the_two_commits(at_
     assert good == [row for row in rows if not is_bad(row)]
     assert letters == [row for row in rows if is_bad(row)]
     assert again.packer.committed.at == {"a": 2, "b": 1}
-
-
-def test_who_was_taken_over_commits_nothing_and_keeps_its_bytes() -> None:
-    run = Run([("a", [[1]])])
-    run.all()
-    pack = run.take()
-    assert pack is not None
-    Run(store=run.store)
-    with pytest.raises(PipelineFenced):
-        run.packer.commit([pack])
-    assert (run.entries(), run.packer.committed.at, run.packer.rows) == ([], BEGIN, 1)
 
 
 def test_a_pack_that_does_not_continue_the_output_is_refused() -> None:

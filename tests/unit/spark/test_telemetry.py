@@ -8,7 +8,7 @@ from brokerless import metrics
 from brokerless.aws.cloudwatch import PERIOD_S, JsonLinesSink
 from brokerless.metrics import Histogram, Meter, Metric
 from brokerless.spark import telemetry
-from brokerless.spark.sink import BatchReport
+from brokerless.spark.running import BatchReport
 from brokerless.spark.telemetry import PipelineMeter, published
 from tests.support.fakes import FakeClock
 
@@ -41,8 +41,9 @@ def values(meter: Meter) -> dict[Metric, dict[float, float]]:
 
 def test_a_batch_becomes_messages_latencies_and_dead_letters() -> None:
     pipeline = PipelineMeter("etl", clock=FakeClock())
-    pipeline.record([report(), report(rows=5, letters=0)])
+    pipeline.record([report(requests={"PUT": 2, "GET": 3}), report(rows=5, letters=0)])
     found = values(pipeline.meter)
+    assert found[metrics.S3_REQUESTS] == {5: 1, 0: 1}
     assert found[metrics.PIPELINE_MESSAGES] == {3: 1, 5: 1}
     assert found[metrics.DEAD_LETTERS] == {1: 1, 0: 1}
     assert found[metrics.END_TO_END_LATENCY] == {0.01: 2, 0.1: 4}
@@ -70,12 +71,6 @@ def test_cost_a_million_is_requests_and_workers_over_the_minutes_rows() -> None:
     clock.advance(PERIOD_S)
     pipeline.record([])
     assert metrics.USD_PER_MILLION not in values(pipeline.meter), "no messages have no price"
-
-
-def test_requests_are_summed_over_their_kinds() -> None:
-    pipeline = PipelineMeter("etl", clock=FakeClock())
-    pipeline.record([report(requests={"PUT": 2, "GET": 3})])
-    assert values(pipeline.meter)[metrics.S3_REQUESTS] == {5: 1}
 
 
 def test_cloudwatch_is_of_the_region_that_the_settings_name(monkeypatch, tmp_path) -> None:
