@@ -18,7 +18,6 @@ from tools.pages import metrics as metrics_page
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 each_metric = pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
 STATISTICS = r"Sum|Minimum|Maximum|Average|SampleCount|p\d{1,2}(\.\d+)?"
@@ -195,20 +194,6 @@ def test_what_is_billed_counts_each_topic_pipeline_and_canary() -> None:
     assert plain.composites == 1
     assert plain.metrics == 2 + sum(m.dimension == "Pipeline" and m.emitter != "canary" for m in METRICS)
     assert canary == Billed(metrics=plain.metrics + 2, alarms=plain.alarms + 2, composites=1)
-
-
-def test_the_page_is_up_to_date() -> None:
-    assert metrics_page.main(["--check"]) == 0
-
-
-def test_a_page_that_is_not_is_told_and_rewritten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(metrics_page, "PAGE", tmp_path / "metrics.md")
-    assert metrics_page.main(["--check"]) == 1
-    assert "python -m tools.pages metrics" in capsys.readouterr().err
-    assert metrics_page.main([]) == 0
-    assert metrics_page.main(["--check"]) == 0
 
 
 def test_the_bill_on_the_page_adds_up() -> None:

@@ -1,18 +1,12 @@
-"""Write ``docs/cost.md`` and its plot; one long file, because it is one document from top to bottom.
+"""Generate ``docs/cost.md`` and its plot; one long file, because it is one document from top to bottom.
 
-    python -m tools.pages cost            writes docs/cost.md and docs/img/cost.*
-    python -m tools.pages cost --check    writes nothing; the exit code is 1 if one of them is not up to date
-
-Every figure on the page is computed here, so that a new price changes it everywhere. The same input gives the same
-bytes.
+Every figure on the page is computed here, so that a new price changes it everywhere.
 """
 
 from __future__ import annotations
 
-import argparse
 import io
 import math
-import sys
 from dataclasses import replace
 from itertools import pairwise
 from statistics import median
@@ -28,7 +22,6 @@ from brokerless.cost import estimate, items, workload
 from brokerless.cost.bill import PRICES, SECONDS_PER_MONTH, requests_usd
 from brokerless.cost.estimate import ALTERNATIVES, NOBODYS, crossings
 from brokerless.cost.workload import Workload
-from tools.pages.benchmark import REPOSITORY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -67,29 +60,9 @@ LINES: Final[tuple[tuple[str, str, Workload, str, Any], ...]] = (
 """Label, alternative, workload but for its rate, colour and dashes of what is in the tables and the plot."""
 
 
-def main(argv: Sequence[str] | None = None, repository: Path = REPOSITORY) -> int:
-    """Write or check the page, and return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tools.pages cost", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if something is not up to date")
-    args = parser.parse_args(argv)
-    runs = [run for session in load_all(REPOSITORY / "benchmarks" / "results") for run in session.runs]
-    changed = []
-    for name, content in build(runs).items():
-        path = repository / name
-        if path.exists() and path.read_bytes() == content:
-            continue
-        changed.append(name)
-        if args.check:
-            print(f"{name} is not up to date: run 'python -m tools.pages cost'.", file=sys.stderr)
-        else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-            print(f"{name}: written")
-    return 1 if args.check and changed else 0
-
-
-def build(runs: Sequence[Result]) -> dict[str, bytes]:
+def generate(repository: Path) -> dict[str, bytes]:
     """Return the page and its plot by their paths in the repository."""
+    runs = [run for session in load_all(repository / "benchmarks" / "results") for run in session.runs]
     plots = {f"{IMAGE}.{kind}": content for kind, content in plot().items()}
     return {PAGE: page(runs).encode(), **plots}
 
@@ -536,7 +509,3 @@ def _each(alternative: str, work: Workload) -> str:
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [header, ["---"] * len(header), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

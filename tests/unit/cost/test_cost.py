@@ -782,26 +782,8 @@ def test_a_break_even_is_where_both_cost_the_same() -> None:
 # The page
 
 
-def test_the_page_on_cost_is_what_the_code_computes() -> None:
-    assert cost_page.main(["--check"]) == 0
-
-
-def test_a_page_that_is_out_of_date_is_found_and_rebuilt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(cost_page, "build", lambda _: {"docs/cost.md": b"computed", "docs/img/cost.svg": b"drawn"})
-    assert cost_page.main(["--check"], tmp_path) == 1
-    assert "docs/cost.md is not up to date" in capsys.readouterr().err
-    assert not (tmp_path / "docs").exists()
-    assert cost_page.main([], tmp_path) == 0
-    assert cost_page.main(["--check"], tmp_path) == 0
-    (tmp_path / "docs" / "cost.md").write_text("by hand")
-    assert cost_page.main(["--check"], tmp_path) == 1
-    assert (tmp_path / "docs" / "cost.md").read_text() == "by hand"
-
-
 def test_the_model_is_not_below_what_was_measured() -> None:
     """In dollars; the page shows both, request by request."""
-    said = (Path(cost_page.REPOSITORY) / cost_page.PAGE).read_text()
+    said = (PACKAGE.parent / cost_page.PAGE).read_text()
     least = float(said.split("By price the model has\n")[1].split(" ")[0])
     assert least >= 1
