@@ -18,9 +18,9 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from benchmarks.plots import _NO_DATES, _STYLE
 from benchmarks.session import load_all
-from brokerless.cost import estimate, items, workload
+from brokerless.cost import items, stage, workload
 from brokerless.cost.bill import PRICES, SECONDS_PER_MONTH, requests_usd
-from brokerless.cost.estimate import ALTERNATIVES, NOBODYS, crossings
+from brokerless.cost.estimate import NOBODYS, crossings, estimate
 from brokerless.cost.workload import Workload
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def generate(repository: Path) -> dict[str, bytes]:
 
 def usd(alternative: str, work: Workload) -> float:
     """Return the cost of a month."""
-    return ALTERNATIVES[alternative](work, PRICES).bill.usd_per_month
+    return estimate(alternative, work).bill.usd_per_month
 
 
 def page(runs: Sequence[Result]) -> str:
@@ -330,8 +330,8 @@ def _model() -> str:
   {workload.COMMIT_OVERHEAD_BYTES:,} bytes a commit, for `--retention-days`. Nothing is taken to be compressed.
   Maintenance removes log entries and orphans, not messages: to keep messages for so long is up to you.
 - **Ingest** through a function (`--door`) is one run a commit. SQS and Kinesis as sources have their own price.
-- **Maintenance** runs each {estimate.MAINTENANCE_EVERY_S / 60:g} minutes. Each `--sweep-every-h`, a day by
-  default, it lists all objects to find orphans, {estimate.LIST_PAGE:,} a request.
+- **Maintenance** runs each {stage.MAINTENANCE_EVERY_S / 60:g} minutes. Each `--sweep-every-h`, a day by
+  default, it lists all objects to find orphans, {stage.LIST_PAGE:,} a request.
 - Messages come for `--hours-per-day`; what runs or polls does so all day. A month has 730 hours, a GB 2**30 bytes.
 - **Kinesis**: a producer's messages of one commit make one record (`--single`: one each); on-demand bills whole KB.
 - **SQS**: sent, received and deleted in batches of what one commit would hold, ten at most; a Lambda function takes the
@@ -405,7 +405,7 @@ def _assumptions() -> str:
         ["bytes of a commit beside its messages", f"{workload.COMMIT_OVERHEAD_BYTES:,}", "measured"],
         [
             "seconds of an ingest run, and of a message in it",
-            f"{estimate.INGEST_S:g}, {estimate.MESSAGE_S:f}",
+            f"{stage.INGEST_S:g}, {stage.MESSAGE_S:f}",
             "assumed",
         ],
         [
@@ -414,13 +414,13 @@ def _assumptions() -> str:
             "assumed",
         ],
         ["seconds of a maintenance run, of a page that it lists", _slashes("MAINTENANCE_S", "LIST_S"), "assumed"],
-        ["seconds until a canary's message has arrived", f"{estimate.CANARY_WAIT_S:g}", "assumed"],
+        ["seconds until a canary's message has arrived", f"{stage.CANARY_WAIT_S:g}", "assumed"],
         [
             "bytes of log an invocation, a second of a worker",
             _slashes("INVOCATION_LOG_BYTES", "WORKER_LOG_BYTES_PER_S"),
             "assumed",
         ],
-        ["requests for objects that reach the key", f"{estimate.KMS_SHARE:.0%}", "bucket keys save up to 99 %"],
+        ["requests for objects that reach the key", f"{stage.KMS_SHARE:.0%}", "bucket keys save up to 99 %"],
         ["empty receives a second of a queue", f"{items.SQS_IDLE_RECEIVES_PER_S:g}", "five pollers, 20 s each"],
     ]
     return f"""\
@@ -430,7 +430,7 @@ def _assumptions() -> str:
 
 
 def _slashes(*names: str) -> str:
-    return ", ".join(f"{getattr(estimate, name):g}" for name in names)
+    return ", ".join(f"{getattr(stage, name):g}" for name in names)
 
 
 def _prices() -> str:
@@ -502,7 +502,7 @@ def _usd(amount: float) -> str:
 
 
 def _each(alternative: str, work: Workload) -> str:
-    amount = ALTERNATIVES[alternative](work, PRICES).usd_per_million(work)
+    amount = estimate(alternative, work).usd_per_million(work)
     return "-" if amount is None else f"{amount:,.2f}" if amount >= 1 else f"{amount:.2g}"
 
 
