@@ -14,7 +14,6 @@ from infra.constructs.providers import make_provider
 
 if TYPE_CHECKING:
     from infra.constructs.functions import Platform
-    from infra.constructs.storage import Storage
 
 
 class Topics(Construct):
@@ -24,7 +23,7 @@ class Topics(Construct):
         resource: what producers and jobs have to wait for.
     """
 
-    def __init__(self, scope: Construct, construct_id: str, *, platform: Platform, storage: Storage) -> None:
+    def __init__(self, scope: Construct, construct_id: str, *, platform: Platform) -> None:
         super().__init__(scope, construct_id)
         stage = platform.stage
         creator = BrokerlessFunction(
@@ -32,12 +31,12 @@ class Topics(Construct):
             "Creator",
             platform=platform,
             name="topics",
-            environment=TopicsEnvironment(stage.name, stage.metrics_namespace, root=storage.root),
+            environment=TopicsEnvironment(stage.name, stage.metrics_namespace, root=platform.storage.root),
             memory_mb=512,
             timeout=cdk.Duration.minutes(10),
             description="Creates topics at a deployment",
         )
-        allow_appending(creator.role, storage, [table for plan in stage.plans for table in plan.tables])
+        allow_appending(creator.role, platform.storage, [table for plan in stage.plans for table in plan.tables])
         provider = make_provider(self, "Provider", platform=platform, function=creator.function, polls=False)
         self.resource = cdk.CustomResource(
             self,
