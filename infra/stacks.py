@@ -5,25 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import aws_cdk as cdk
+from constructs import Construct
 
 from infra.constructs import emr_job, glue_job
 from infra.constructs.access import allow_appending, allow_reading
+from infra.constructs.alarms import Alarms, QueueAlarms
 from infra.constructs.budget import StageBudget
 from infra.constructs.catalog import Catalog
 from infra.constructs.controller import StreamController
+from infra.constructs.dashboard import Dashboard
 from infra.constructs.functions import Failures, Platform, log_group
 from infra.constructs.ingest import TopicIngest, event_bus
-from infra.constructs.monitoring import Monitoring
 from infra.constructs.network import Network
-from infra.constructs.queue_alarms import QueueAlarms
 from infra.constructs.schedules import Canary, Generator, Maintenance
 from infra.constructs.spark import JobPlan
 from infra.constructs.storage import Storage
 from infra.constructs.topics import Topics
 
 if TYPE_CHECKING:
-    from constructs import Construct
-
     from infra.assets import Assets
     from infra.config import PipelineConfig, StageConfig
 
@@ -118,8 +117,9 @@ class MonitoringStack(cdk.Stack):
             stack_name=f"{stage.prefix}-monitoring",
             description=f"brokerless, stage {stage.name}: dashboard, alarms and budget",
         )
-        monitoring = Monitoring(self, "Monitoring", stage=stage, encryption_key=data.storage.key)
-        notified = monitoring.alarms.warning
-        QueueAlarms(self, "Queues", stage=stage, notified=notified)
+        monitoring = Construct(self, "Monitoring")
+        alarms = Alarms(monitoring, "Alarms", stage=stage, encryption_key=data.storage.key)
+        Dashboard(monitoring, "Dashboard", stage=stage, alarms=alarms.notified)
+        QueueAlarms(self, "Queues", stage=stage, notified=alarms.warning)
         if stage.monthly_budget_usd is not None:
-            StageBudget(self, "Budget", stage=stage, usd=stage.monthly_budget_usd, notified=notified)
+            StageBudget(self, "Budget", stage=stage, usd=stage.monthly_budget_usd, notified=alarms.warning)

@@ -198,6 +198,32 @@ class Alarms(Construct):
         self.notified.append(made)
 
 
+class QueueAlarms(Construct):
+    """One alarm for each queue of what no function could process: it waits there until a person checks."""
+
+    def __init__(self, scope: Construct, construct_id: str, *, stage: StageConfig, notified: sns.ITopic) -> None:
+        super().__init__(scope, construct_id)
+        for queue in stage.queues_to_watch:
+            metric = cloudwatch.Metric(
+                namespace="AWS/SQS",
+                metric_name="ApproximateNumberOfMessagesVisible",
+                dimensions_map={"QueueName": queue},
+                statistic="Maximum",
+                period=cdk.Duration.minutes(5),
+            )
+            alarm = metric.create_alarm(
+                self,
+                queue,
+                alarm_name=f"{queue}-not-empty",
+                alarm_description="Nothing could process these. Look at them, mend the cause, send them again.",
+                threshold=0,
+                comparison_operator=cloudwatch.ComparisonOperator.GREATER_THAN_THRESHOLD,
+                evaluation_periods=1,
+                treat_missing_data=cloudwatch.TreatMissingData.NOT_BREACHING,
+            )
+            alarm.add_alarm_action(actions.SnsAction(notified))
+
+
 def _description(metric: Metric, alarm: Alarm) -> str:
     return f"{alarm.why} What to do: {runbook(metric)}"
 

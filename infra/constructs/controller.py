@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from aws_cdk import custom_resources
 
     from infra.constructs.functions import Platform
-    from infra.constructs.managed import ManagedJob
+    from infra.constructs.spark import ManagedJob
 
 RECONCILE: Final = cdk.Duration.minutes(5)
 

@@ -17,8 +17,7 @@ from infra.checks import acknowledge, acknowledge_resources
 from infra.config import REPOSITORY
 from infra.constructs.access import allow, allow_metrics, allow_scratch
 from infra.constructs.functions import log_group
-from infra.constructs.managed import ManagedJob
-from infra.constructs.spark import SPARK_CONF, chained, config_hash
+from infra.constructs.spark import SPARK_CONF, ManagedJob, chained, config_hash
 from infra.constructs.uploads import Upload, file_digest
 
 if TYPE_CHECKING:

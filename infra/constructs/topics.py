@@ -36,23 +36,15 @@ class Topics(Construct):
             timeout=cdk.Duration.minutes(10),
             description="Creates topics at a deployment",
         )
-        allow_appending(creator.role, platform.storage, [table for plan in stage.plans for table in plan.tables])
+        allow_appending(
+            creator.role, platform.storage, [table for request in stage.requests for table in request.tables]
+        )
         provider = make_provider(self, "Provider", platform=platform, function=creator.function, polls=False)
         self.resource = cdk.CustomResource(
             self,
             "Topics",
             service_token=provider.service_token,
             resource_type="Custom::BrokerlessTopics",
-            properties={
-                "Topics": [
-                    {
-                        "Name": plan.name,
-                        "Schema": plan.schema,
-                        "Partitions": plan.partitions,
-                        **({"DeadLettersOf": list(plan.dead_letters_of)} if plan.dead_letters_of else {}),
-                    }
-                    for plan in stage.plans
-                ]
-            },
+            properties={"Topics": [request.to_properties() for request in stage.requests]},
         )
         self.resource.node.add_dependency(creator.role)

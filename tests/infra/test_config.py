@@ -103,7 +103,7 @@ def test_other_values_are_refused(make: Any, reason: str) -> None:
 def test_an_output_may_be_another_pipelines_input() -> None:
     second = replace(PIPELINE, name="again", inputs=("sums",), output="again")
     stage = replace(STAGE, pipelines=(PIPELINE, second))
-    assert [plan.name for plan in stage.plans] == ["clicks", "sums", "again"]
+    assert [request.name for request in stage.requests] == ["clicks", "sums", "again"]
 
 
 def test_tables_of_a_topic_are_those_of_its_partitions() -> None:
