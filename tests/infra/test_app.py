@@ -164,14 +164,6 @@ def handlers(app: Synthesised) -> list[str]:
     return sorted(one["Handler"] for one in functions if "FunctionName" in one)
 
 
-def test_everything_has_the_stages_tags(prod: Synthesised) -> None:
-    for stack in prod.templates:
-        for name, one in prod.resources(stack, "AWS::Lambda::Function").items():
-            assert {"Key": "stage", "Value": "prod"} in one["Tags"], name
-    job = prod.one("streams", "AWS::Glue::Job")
-    assert job["Tags"] == {"pipeline": "timezone-etl", "project": "brokerless", "stage": "prod"}
-
-
 def test_the_budget_tells_before_it_is_spent(prod: Synthesised) -> None:
     budget = prod.one("monitoring", "AWS::Budgets::Budget")
     assert budget["Budget"]["BudgetLimit"] == {"Amount": 1000, "Unit": "USD"}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import boto3
 import pytest
-from botocore.exceptions import ClientError, ConnectTimeoutError, ReadTimeoutError
+from botocore.exceptions import ConnectTimeoutError, ReadTimeoutError
 from botocore.stub import ANY, Stubber
 from moto import mock_aws
 from moto.emrserverless.models import emrserverless_backends
@@ -573,10 +573,3 @@ def test_an_s3_that_fails_says_so() -> None:
 def test_a_prefix_that_is_none_is_refused() -> None:
     with pytest.raises(ConfigError, match="must be s3://bucket/path"):
         S3PipelineStates(boto3.client("s3"), "/brokerless/dev/pipelines", clock=SYSTEM)
-
-
-def test_moto_refuses_as_s3_does() -> None:
-    client = boto3.client("s3")
-    client.put_object(Bucket=BUCKET, Key="k", Body=b"1")
-    with pytest.raises(ClientError, match="PreconditionFailed"):
-        client.put_object(Bucket=BUCKET, Key="k", Body=b"2", IfMatch='"another"')

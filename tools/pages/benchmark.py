@@ -162,7 +162,7 @@ def readme_fragment(sessions: Sequence[Session]) -> str:
         {row.one.label for row in shown},
         key=lambda x: (x not in ours, ranking.index(x) if x in ranking else len(ranking), x),
     )
-    table = _table(
+    table = markdown_table(
         ["p50 / p99 in seconds, at messages/s:", *(f"{rate:,}" for rate in rates)],
         [[f"**{x}**" if x in ours else x, *(cells.get((x, rate), _NONE) for rate in rates)] for x in labels],
     )
@@ -221,7 +221,7 @@ def _session(session: Session) -> str:
     for table in session.tables:
         header = list(table.rows[0])
         cells = [[_cell(row[name]) for name in header] for row in table.rows]
-        lines.append(f"{table.title}:\n\n{_table(header, cells)}")
+        lines.append(f"{table.title}:\n\n{markdown_table(header, cells)}")
     if session.notes:
         lines += ["Notes:\n", *(f"- {_flat(note)}" for note in session.notes), ""]
     if session.prices.get("as_of"):
@@ -247,7 +247,7 @@ def _measured_table(rows: Sequence[Row], differing: Sequence[str]) -> str:
         line += [_verdict(row), *(_amount(row.median(name)) for name in ("cpu_s_per_million", "requests_per_million"))]
         line.append(_amount(row.median("usd_per_million")))
         lines.append(line)
-    return _table(header, lines)
+    return markdown_table(header, lines)
 
 
 def _problems(rows: Iterable[Row]) -> list[str]:
@@ -287,7 +287,7 @@ def _skipped(runs: Iterable[Result]) -> list[str]:
 
 
 def _published(rows: Sequence[Row]) -> str:
-    table = _table(
+    table = markdown_table(
         ["published by others", "messages/s", "commit ms", "p50 s", "p95 s", "p99 s"],
         [
             [
@@ -399,7 +399,8 @@ def _hops(hops: int) -> str:
     return "1 hop" if hops == 1 else f"{hops} hops"
 
 
-def _table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+def markdown_table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """Return a table as Markdown."""
     rows = [header, ["---"] * len(header), *([_flat(cell).replace("|", "\\|") for cell in line] for line in lines)]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n"
 

@@ -22,6 +22,7 @@ from brokerless.cost import items, stage, workload
 from brokerless.cost.bill import PRICES, SECONDS_PER_MONTH, requests_usd
 from brokerless.cost.estimate import NOBODYS, crossings, estimate
 from brokerless.cost.workload import Workload
+from tools.pages.benchmark import markdown_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -159,10 +160,10 @@ def _tables() -> str:
 
 USD a month at so many messages a second:
 
-{_table(["", "idle", *(f"{rate:,}" for rate in RATES)], monthly)}
+{markdown_table(["", "idle", *(f"{rate:,}" for rate in RATES)], monthly)}
 USD per million messages:
 
-{_table(["", *(f"{rate:,}" for rate in RATES)], each)}
+{markdown_table(["", *(f"{rate:,}" for rate in RATES)], each)}
 ![USD a month by messages a second](img/cost.svg)
 
 In no figure: {"; ".join(NOBODYS)}.
@@ -206,7 +207,7 @@ def _cheaper() -> str:
 
 Between {LOWEST:g} and {HIGHEST:,.0f} messages a second, brokerless is cheaper than
 
-{_table(["", "with 10 commits/s", "with 1 commit/s", "with 10 commits/s, S3 Express"], rows)}
+{markdown_table(["", "with 10 commits/s", "with 1 commit/s", "with 10 commits/s, S3 Express"], rows)}
 So it is not the cheapest way to move messages everywhere:
 
 - **Kinesis provisioned** is the cheapest of all where producers pack messages into large records and nobody needs them
@@ -252,7 +253,7 @@ def _knobs() -> str:
 
 brokerless at 1,000 messages a second, one thing changed at a time:
 
-{_table(["", "USD a month"], rows)}"""
+{markdown_table(["", "USD a month"], rows)}"""
 
 
 def _dial(runs: Iterable[Result]) -> str:
@@ -290,7 +291,7 @@ def _dial(runs: Iterable[Result]) -> str:
 pipeline, and of all who read it. Here the one producer has the same interval (`linger_s`, `--commits-per-s`), because
 a pipeline commits no more often than its input. A month of one partition and one reader, requests only, in USD:
 
-{_table(header, rows)}
+{markdown_table(header, rows)}
 ```sh
 brokerless cost --engine own --commits-per-s 50 --commit-interval 20ms
 ```
@@ -373,7 +374,7 @@ model has them. They were counted on one small machine by a proxy that made each
 committed less often there; and fewer commits are more polls of its reader. By price the model has
 {min(ratios):.2f} to {max(ratios):.2f} times the requests that were counted.
 
-{_table(header, rows)}"""
+{markdown_table(header, rows)}"""
 
 
 def _priced(counts: Iterable[Mapping[str, float]]) -> float:
@@ -426,7 +427,7 @@ def _assumptions() -> str:
     return f"""\
 ## Assumptions
 
-{_table(["what", "value", "from"], rows)}"""
+{markdown_table(["what", "value", "from"], rows)}"""
 
 
 def _slashes(*names: str) -> str:
@@ -448,7 +449,7 @@ brokerless cost --price-file prices.json
 
 A file must have all rows, or say `"others": "as published"` to change some. Look up yours before you decide by these.
 
-{_table(["price", "USD", "for", "source", "as of"], rows)}"""
+{markdown_table(["price", "USD", "for", "source", "as of"], rows)}"""
 
 
 def _where(alternative: str, mine: Workload) -> str:
@@ -504,8 +505,3 @@ def _usd(amount: float) -> str:
 def _each(alternative: str, work: Workload) -> str:
     amount = estimate(alternative, work).usd_per_million(work)
     return "-" if amount is None else f"{amount:,.2f}" if amount >= 1 else f"{amount:.2g}"
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
