@@ -72,8 +72,6 @@ class Alarms(Construct):
         notified: the alarms that notify one of the two.
 
     Args:
-        scope: the parent.
-        construct_id: below it.
         stage: the configuration.
         encryption_key: the key of both SNS topics; its policy must let CloudWatch use it, as that of ``Storage`` does,
             or alarms are never delivered. None leaves them unencrypted (AWS's own key for SNS is closed to CloudWatch);

@@ -168,11 +168,11 @@ def test_the_budget_tells_before_it_is_spent(prod: Synthesised) -> None:
     budget = prod.one("monitoring", "AWS::Budgets::Budget")
     assert budget["Budget"]["BudgetLimit"] == {"Amount": 1000, "Unit": "USD"}
     assert budget["Budget"]["CostFilters"] == {"TagKeyValue": ["user:stage$prod"]}
-    told = [
+    notified = [
         (one["Notification"]["NotificationType"], one["Notification"]["Threshold"])
         for one in budget["NotificationsWithSubscribers"]
     ]
-    assert told == [("ACTUAL", 80), ("FORECASTED", 100)]
+    assert notified == [("ACTUAL", 80), ("FORECASTED", 100)]
     topic = text(budget["NotificationsWithSubscribers"][0]["Subscribers"][0]["Address"])
     publishers = [
         statement["Principal"]["Service"]

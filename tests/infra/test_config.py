@@ -117,5 +117,5 @@ def test_stages_are_called_by_their_names() -> None:
     assert {name: stage.name for name, stage in STAGES.items()} == {name: name for name in ("dev", "staging", "prod")}
 
 
-def test_both_engines_are_used_before_production() -> None:
+def test_both_services_are_used_before_production() -> None:
     assert {stage.runs_on for stage in STAGES.values()} == {"glue", "emr-serverless"}

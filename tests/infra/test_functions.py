@@ -37,7 +37,7 @@ def app(request: pytest.FixtureRequest) -> Synthesised:
 
 
 def ours(app: Synthesised) -> dict[str, dict[str, Any]]:
-    """The kit's functions by name; the CDK's own have none."""
+    """Our functions by name; the CDK's own have none."""
     found = app.resources("streams", "AWS::Lambda::Function").values()
     return {one["FunctionName"]: one for one in found if "FunctionName" in one}
 
@@ -113,7 +113,7 @@ def test_a_new_account_has_nothing_to_reserve(synth: Callable[..., Synthesised])
     assert not [name for name, one in ours(app).items() if "ReservedConcurrentExecutions" in one]
 
 
-def test_what_fails_is_kept(app: Synthesised) -> None:
+def test_failed_events_go_to_a_queue(app: Synthesised) -> None:
     destinations = app.resources("streams", "AWS::Lambda::EventInvokeConfig").values()
     with_destination = {text(one["FunctionName"]).strip("<>") for one in destinations}
     for logical_id, one in app.resources("streams", "AWS::Lambda::Function").items():
@@ -179,7 +179,7 @@ def test_events_come_by_the_stages_bus(wide: Synthesised) -> None:
     assert rule["EventPattern"] == {"detail-type": ["clicks.eu"]}
 
 
-def test_a_topic_without_doors_has_no_function(wide: Synthesised) -> None:
+def test_a_topic_without_sources_has_no_function(wide: Synthesised) -> None:
     assert "brokerless-wide-ingest-clicks-eu" in ours(wide)
     assert "brokerless-wide-ingest-internal" not in ours(wide)
 

@@ -124,7 +124,7 @@ def test_a_run_on_emr_is_what_a_run_on_glue_is(staging: Synthesised) -> None:
         assert f"--conf spark.{role}.AWS_REGION={REGION}" in submit
 
 
-def test_the_controller_understands_what_it_is_told(dev: Synthesised, staging: Synthesised) -> None:
+def test_the_controller_reads_its_properties(dev: Synthesised, staging: Synthesised) -> None:
     location = DesiredPipeline.from_properties(stream(dev)).location
     assert location == JobLocation("glue", "brokerless-dev-timezone-etl")
     resolved = {key: texts(value) if isinstance(value, list) else text(value) for key, value in stream(staging).items()}
@@ -164,14 +164,14 @@ def plan(**change: Any) -> JobPlan:
     return JobPlan(stage, replace(stage.pipelines[0], **change), "s3://root", 0.5)
 
 
-def test_a_run_is_replaced_if_it_would_be_told_something_else() -> None:
+def test_a_run_is_replaced_if_it_would_be_given_other_values() -> None:
     assert config_hash(plan()) == config_hash(plan())
     assert config_hash(plan(workers=3)) != config_hash(plan())
     assert config_hash(plan(arguments=(("--interval", "1"),))) != config_hash(plan())
     assert config_hash(plan(), "6.1") != config_hash(plan(), "6.0")
 
 
-def test_a_run_is_not_replaced_for_what_others_are_told() -> None:
+def test_a_run_is_not_replaced_for_what_others_are_given() -> None:
     assert config_hash(plan(latency_objective_p99_s=9.0, canary=None)) == config_hash(plan())
 
 

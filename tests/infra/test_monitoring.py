@@ -260,7 +260,7 @@ def test_both_topics_send_to_every_address(synthesised: dict[str, Monitored]) ->
 
 
 def shown(here: Monitored) -> dict[str, set[str]]:
-    """The kit's metrics on the dashboard, with their statistics, those of searches too."""
+    """Our metrics on the dashboard, with their statistics, those of searches too."""
     found: dict[str, set[str]] = {}
     for graph in here.widgets():
         for line in graph["metrics"]:

@@ -349,7 +349,7 @@ def test_glues_states(state: str, phase: str, outcome: str) -> None:
     assert (run.phase, run.outcome, run.state, run.error) == (phase, outcome, state, "why")
 
 
-def test_glue_refuses_to_stop_a_run_for_a_reason_that_is_told() -> None:
+def test_glue_refuses_to_stop_a_run_with_a_reason() -> None:
     client = boto3.client("glue")
     error = {"JobName": "etl", "JobRunId": "r", "ErrorDetail": {"ErrorCode": "Odd", "ErrorMessage": "no"}}
     with Stubber(client) as stub, pytest.raises(ServiceBusy, match="Odd: no"):

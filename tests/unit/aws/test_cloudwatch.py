@@ -218,7 +218,7 @@ def test_after_a_failure_in_the_middle_nothing_goes_twice() -> None:
     assert names == [f"t{n}" for n in range(1500)]
 
 
-def test_of_a_long_outage_the_last_periods_are_kept() -> None:
+def test_of_a_long_outage_the_last_periods_are_retained() -> None:
     meter, clock, calls = Meter(), FakeClock(), Calls(*[client_error("AccessDenied")] * 100)
     publishing = publisher(calls, meter, clock)
     for minute in range(100):

@@ -514,7 +514,7 @@ def test_two_resources_cannot_own_one_pipeline() -> None:
 
 
 @pytest.mark.parametrize("to", [OTHER, EMR], ids=str)
-def test_a_pipeline_moves_to_another_job_or_engine_one_run_at_a_time(to: JobLocation) -> None:
+def test_a_pipeline_moves_to_another_job_or_service_one_run_at_a_time(to: JobLocation) -> None:
     world = World(GLUE).running()
     request = world.deploy(world.desired("v1", location=to))
     while not world.controller.is_done(request):
@@ -534,7 +534,7 @@ def test_a_pipeline_that_moves_twice_in_a_row_leaves_no_run_behind() -> None:
     assert world.cloud.most_alive == 1
 
 
-def test_a_pipeline_moves_away_from_a_place_that_only_cloudformation_remembers() -> None:
+def test_a_pipeline_moves_away_from_a_location_that_only_cloudformation_remembers() -> None:
     world = World(GLUE).running()
     world.records.saved.clear()
     request = world.deploy(world.desired("v1", location=EMR))
@@ -625,7 +625,7 @@ def test_what_ended_by_itself_is_started_again_and_counted_once(outcome: str) ->
     assert len(world.cloud.alive) == 1
 
 
-def test_an_event_concerns_the_pipelines_of_its_place() -> None:
+def test_an_event_concerns_the_pipelines_of_its_location() -> None:
     world = World().running()
     assert world.controller.reconcile_at(JobLocation("glue", "somebody-elses")) == ()
     (status,) = world.controller.reconcile_at(GLUE)
@@ -902,7 +902,7 @@ def test_one_pipeline_that_cannot_be_reconciled_does_not_keep_the_others_from_it
     assert world.cloud.calls == ["start"]
 
 
-# --- What is kept and sent.
+# --- What is stored and sent.
 
 
 def test_properties_and_records_come_back_as_they_were() -> None:

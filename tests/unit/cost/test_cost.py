@@ -513,7 +513,7 @@ def test_brokerless_by_item() -> None:
     # 3 tables each five minutes: 2 PUT, 2 LIST and 50 GET
     requests = {"PUT": 3 * 2 * 8760, "LIST": 3 * 2 * 8760 + pages, "GET": 3 * 50 * 8760}
     assert found["maintenance's requests"] == pytest.approx(requests_usd(requests))
-    # 2 workers x 1 kB/s, 2 x 8,760 invocations x 1 kB; kept for 30 days
+    # 2 workers x 1 kB/s, 2 x 8,760 invocations x 1 kB; retained for 30 days
     gb = (2000 * MONTH_S + 2 * 8760 * 1000) / 2**30
     assert found["logs"] == pytest.approx(gb * 0.5 + gb / MONTH_DAYS * 30 * 0.03)
     assert len(found) == 12
@@ -573,7 +573,7 @@ def test_the_default_interval_is_the_real_time_engines() -> None:
     assert f"COMMIT_INTERVAL_S: Final = {workload.REALTIME_COMMIT_S}\n" in engine.read_text()
 
 
-def test_a_door_is_a_function_and_what_stands_before_it() -> None:
+def test_a_source_is_a_function_and_what_stands_before_it() -> None:
     url = items(estimate("brokerless", replace(BARE, door="url")))
     # 10 runs/s of 0.15 s and 1 GB, and 20 us a message
     assert url["ingest"] == pytest.approx(lambda_usd(10 * MONTH_S, (10 * 0.15 + 1000 * 20e-6) * MONTH_S))
@@ -601,9 +601,9 @@ def test_emr_serverless_has_workers_of_the_same_size() -> None:
 
 
 def test_msk() -> None:
-    kept = 200_000 * 7 * 86_400 / 2**30
+    retained = 200_000 * 7 * 86_400 / 2**30
     found = items(estimate("msk", BARE))
-    assert found == pytest.approx({"brokers": 446.76, "broker storage": kept * 2 * 3 * 0.1, "pipeline": 112.42})
+    assert found == pytest.approx({"brokers": 446.76, "broker storage": retained * 2 * 3 * 0.1, "pipeline": 112.42})
 
 
 def test_msk_serverless() -> None:
@@ -659,7 +659,7 @@ def test_sqs() -> None:
     assert copies["queues: further readers"] == pytest.approx(2 * copies["queues: topics"])
 
 
-def test_every_way_says_how_and_what_it_leaves_out() -> None:
+def test_every_alternative_says_how_and_what_it_leaves_out() -> None:
     found = estimates(Workload())
     assert [made.key for made in found] == list(ALTERNATIVES)
     for made in found:
