@@ -6,17 +6,30 @@ anything up in an account.
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from brokerless.errors import BrokerlessError
-from infra.constructs.node import use_packaged_node
 
 if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
     import aws_cdk as cdk
 
     from infra.assets import Assets
     from infra.config import StageConfig
+
+
+def use_packaged_node(environ: MutableMapping[str, str] = os.environ) -> None:
+    """Make the CDK's Python bindings start the ``node`` beside this interpreter. Call it before importing aws_cdk.
+
+    So the version of Node.js is pinned, too.
+    """
+    node = Path(sys.executable).with_name("node")
+    if node.exists():
+        environ.setdefault("JSII_NODE", str(node))
 
 
 def add_stage(app: cdk.App, stage: StageConfig, assets: Assets) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from brokerless.aws.controller.services import RunsOn
+from brokerless.aws.topic_request import TopicRequest
 from brokerless.errors import ConfigError
 from brokerless.examples.timezone.messages import ZONES
 from brokerless.metrics import NAMESPACE
@@ -21,7 +22,6 @@ from brokerless.schema import (
     Schema,
     check_name,
     dead_letters,
-    partition_table,
     split_table,
 )
 
@@ -264,29 +264,6 @@ class Runtime:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicPlan:
-    """A topic that must exist: one for producers, or a pipeline's output.
-
-    Attributes:
-        name: of the topic.
-        schema: its columns.
-        partitions: how many tables it has.
-        dead_letters_of: the inputs of the pipeline that writes it; their columns are those of its dead-letter topic.
-    """
-
-    name: str
-    schema: str
-    partitions: int = 1
-    dead_letters_of: tuple[str, ...] = ()
-
-    @property
-    def tables(self) -> tuple[str, ...]:
-        """The tables of its partitions and of its dead letters, relative to the root."""
-        tables = [partition_table(self.name, number) for number in range(self.partitions)]
-        return (*tables, dead_letters(self.name)) if self.dead_letters_of else tuple(tables)
-
-
-@dataclass(frozen=True, slots=True)
 class StageConfig:
     """The configuration of one deployment.
 
@@ -378,7 +355,7 @@ class StageConfig:
                     )
             if pipeline.canary is not None:
                 self._check_canary(pipeline, pipeline.canary)
-        if again := _repeated(catalog_name(table) for plan in self.plans for table in plan.tables):
+        if again := _repeated(catalog_name(table) for request in self.requests for table in request.tables):
             raise ConfigError(
                 f"Two tables of stage {self.name!r} would be {again!r} in the Glue catalog; rename one of the topics."
             )
@@ -387,10 +364,10 @@ class StageConfig:
         # Here, because what sends canaries loads the store, which the rest of a configuration does without.
         from brokerless.aws.canary import COLUMN
 
-        for plan in self.plans:
-            if plan.name in (topic, pipeline.output) and COLUMN not in Schema.parse(plan.schema).names:
+        for request in self.requests:
+            if request.name in (topic, pipeline.output) and COLUMN not in Schema.parse(request.schema).names:
                 raise ConfigError(
-                    f"Pipeline {pipeline.name!r} cannot have a canary: topic {plan.name!r} lacks the column "
+                    f"Pipeline {pipeline.name!r} cannot have a canary: topic {request.name!r} lacks the column "
                     f"{COLUMN!r}, by which the message is known. Add the column, or leave out canary."
                 )
 
@@ -439,12 +416,12 @@ class StageConfig:
         return catalog_name(self.prefix)
 
     @property
-    def plans(self) -> tuple[TopicPlan, ...]:
+    def requests(self) -> tuple[TopicRequest, ...]:
         """Every topic that must exist, inputs first."""
-        plans = [TopicPlan(topic.name, topic.schema, topic.partitions) for topic in self.topics]
+        requests = [TopicRequest(topic.name, topic.schema, topic.partitions) for topic in self.topics]
         for pipeline in self.pipelines:
-            plans.append(TopicPlan(pipeline.output, pipeline.output_schema, dead_letters_of=pipeline.inputs))
-        return tuple(plans)
+            requests.append(TopicRequest(pipeline.output, pipeline.output_schema, dead_letters_of=pipeline.inputs))
+        return tuple(requests)
 
     @property
     def failures_queue(self) -> str:
@@ -480,7 +457,7 @@ class StageConfig:
     def tables_of(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the tables of these topics, relative to the root."""
         wanted = set(names)
-        tables = [table for plan in self.plans for table in plan.tables]
+        tables = [table for request in self.requests for table in request.tables]
         return tuple(table for table in tables if split_table(table)[0] in wanted)
 
     def service_of(self, pipeline: PipelineConfig) -> RunsOn:

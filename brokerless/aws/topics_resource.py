@@ -13,9 +13,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from brokerless.aws.topic_request import TopicRequest
 from brokerless.clock import SYSTEM, Clock
 from brokerless.errors import AccessDenied, ConfigError
-from brokerless.schema import Schema, check_name, dead_letters
+from brokerless.schema import Schema, dead_letters
 from brokerless.topics import create_dead_letters, create_topic, describe_topic
 
 if TYPE_CHECKING:
@@ -26,56 +27,6 @@ if TYPE_CHECKING:
 PATIENCE_S: Final = 60.0
 """How long the store may refuse access. In a new stack the function's policy is a few seconds old and not effective
 everywhere yet; a longer refusal is a mistake in the policy."""
-
-_FIELDS: Final = frozenset({"Name", "Schema", "Partitions", "DeadLettersOf"})
-
-
-@dataclass(frozen=True, slots=True)
-class TopicRequest:
-    """One topic that a deployment needs.
-
-    Attributes:
-        name: the name of the topic.
-        schema: its columns.
-        partitions: the number of tables.
-        dead_letters_of: the inputs of the pipeline that writes this topic; their columns are those of its dead-letter
-            topic. Without inputs there is no dead-letter topic.
-    """
-
-    name: str
-    schema: Schema
-    partitions: int = 1
-    dead_letters_of: tuple[str, ...] = ()
-
-    @classmethod
-    def read(cls, properties: object) -> TopicRequest:
-        """Parse an entry of the custom resource's property ``Topics``.
-
-        Args:
-            properties: ``{"Name": "t", "Schema": "n long", "Partitions": "2", "DeadLettersOf": ["a"]}``; the last two
-                may be missing. CloudFormation turns numbers into text.
-
-        Raises:
-            ConfigError: a field is missing, unknown or unreadable.
-            SchemaError: the schema cannot be read.
-        """
-        if not isinstance(properties, dict) or not {"Name", "Schema"} <= set(properties) <= _FIELDS:
-            raise ConfigError(
-                f"A topic must have Name and Schema, and may have Partitions and DeadLettersOf, got {properties!r}."
-            )
-        name = check_name(str(properties["Name"]))
-        inputs = properties.get("DeadLettersOf", [])
-        try:
-            partitions = int(properties.get("Partitions", 1))
-        except (TypeError, ValueError):
-            raise ConfigError(
-                f"Topic {name!r}: Partitions must be an integer, got {properties['Partitions']!r}."
-            ) from None
-        if not isinstance(inputs, list):
-            raise ConfigError(f"Topic {name!r}: DeadLettersOf must be a list of topics' names, got {inputs!r}.")
-        return cls(
-            name, Schema.parse(str(properties["Schema"])), partitions, tuple(check_name(str(topic)) for topic in inputs)
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +65,7 @@ def on_event(event: Mapping[str, Any], store: Store, *, clock: Clock = SYSTEM) -
     answer: dict[str, Any] = {"PhysicalResourceId": event.get("PhysicalResourceId") or f"topics:{store.uri}"}
     if kind == "Delete":
         return answer, Outcome((), _names(event["ResourceProperties"]))
-    requests = [TopicRequest.read(entry) for entry in _entries(event["ResourceProperties"])]
+    requests = [TopicRequest.from_properties(entry) for entry in _entries(event["ResourceProperties"])]
     if again := [name for name, count in Counter(request.name for request in requests).items() if count > 1]:
         raise ConfigError(f"Topic {again[0]!r} is named twice. Name each topic once.")
     ready = _patiently(lambda: create_topics(requests, store, clock=clock), clock)
@@ -134,7 +85,7 @@ def create_topics(requests: Sequence[TopicRequest], store: Store, *, clock: Cloc
     schemas: dict[str, Schema] = {}
     for request in requests:
         topic = create_topic(
-            store, request.name, request.schema, partitions=request.partitions, exist_ok=True, clock=clock
+            store, request.name, Schema.parse(request.schema), partitions=request.partitions, exist_ok=True, clock=clock
         )
         schemas[topic.name] = topic.schema
     ready = list(schemas)

@@ -276,7 +276,7 @@ def _show(
         print_table(("item", "USD a month", "how"), [*rows, total], title=f"{estimate.name}: {_traffic(workload)}")
     ranked = sorted(found, key=lambda estimate: estimate.bill.usd_per_month)
     print_table(
-        ("way", "USD a month", "USD per million messages"),
+        ("alternative", "USD a month", "USD per million messages"),
         [(e.name, _usd(e.bill.usd_per_month), _per_million(e.usd_per_million(workload))) for e in ranked],
         title="Cheapest first",
     )

@@ -33,6 +33,9 @@ HOURS_PER_MONTH: Final = 730
 SECONDS_PER_MONTH: Final = HOURS_PER_MONTH * 3600
 GB: Final = 2**30
 
+_RETENTION_DAYS: Final = 7.0
+_REPLICAS: Final = 3
+
 RequestKind = Literal["PUT", "LIST", "GET", "GET 404", "DELETE"]
 """``PUT`` with COPY and POST; ``LIST`` costs the same, and is apart because a reader that lists is dear; ``GET`` with
 HEAD; ``GET 404`` asked for what is not there (yet), which is what polling does; ``DELETE`` is free."""
@@ -111,7 +114,6 @@ def s3_prices(storage_class: StorageClass, prices: Prices = PRICES) -> S3Prices:
 
 
 S3_STANDARD: Final = s3_prices("standard")
-S3_EXPRESS: Final = s3_prices("express")
 
 
 def requests_usd(counts: Mapping[str, float], s3: S3Prices = S3_STANDARD) -> float:
@@ -185,9 +187,6 @@ def brokers(broker: str = "kafka.m7g.large", count: int = 3, *, prices: Prices =
 PIPELINE: Final = glue("G.025X", 2)
 """The smallest streaming job that Glue runs: 2 x 0.25 DPU x 0.308 USD x 730 h = 112.42 USD a month."""
 
-BROKERS: Final = brokers("kafka.m7g.large", 3)
-"""The smallest Kafka cluster that survives a zone without losing writes: 3 x 0.204 USD x 730 h = 446.76 USD a month."""
-
 
 def lambda_usd(invocations: float, gb_seconds: float, *, arm: bool = True, prices: Prices = PRICES) -> float:
     """Return a function's cost: ten environments of 1,769 MB that always run (45.4 M GB-s) cost 605 USD on ARM."""
@@ -214,11 +213,6 @@ class Bill:
         """The sum of the items."""
         return math.fsum(item.usd_per_month for item in self.items)
 
-    @property
-    def usd_per_hour(self) -> float:
-        """The sum for one of the month's 730 hours."""
-        return self.usd_per_month / HOURS_PER_MONTH
-
     def usd_per_million(self, rate: float) -> float:
         """Return the cost of a million messages at ``rate`` a second all month: at 1,000/s they are 2,628 million."""
         if rate <= 0:
@@ -231,18 +225,11 @@ class Bill:
 
 
 def streaming_bill(
-    *,
-    requests_per_s: Mapping[str, float],
-    stored_bytes_per_s: float,
-    retention_days: float = 7.0,
-    compute: Compute | None = None,
-    uploaded_bytes_per_s: float = 0.0,
-    retrieved_bytes_per_s: float = 0.0,
-    s3: S3Prices = S3_STANDARD,
+    *, requests_per_s: Mapping[str, float], stored_bytes_per_s: float, compute: Compute | None = None
 ) -> Bill:
-    """A stream whose topics are tables in S3.
+    """Return the bill of a stream whose topics are tables in S3 Standard, retained for 7 days.
 
-    With 20 PUT and 30 GET a second, 1 MB/s stored for 7 days, and a pipeline on 2 x G.025X::
+    With 20 PUT and 30 GET a second, 1 MB/s stored, and a pipeline on 2 x G.025X::
 
         requests   20 x 2,628,000 x 0.005 / 1,000 + 30 x 2,628,000 x 0.0004 / 1,000 = 262.80 + 31.54 = 294.34
         storage    1,000,000 x 7 x 86,400 / 2**30 = 563.3 GB x 0.023                                  =  12.95
@@ -250,120 +237,53 @@ def streaming_bill(
 
     Args:
         requests_per_s: by ``RequestKind``: of producers, pipeline, readers and maintenance together.
-        stored_bytes_per_s: what stays in S3 of a second: all topics, data and log.
-        retention_days: how long it stays; the bill is that of the steady state after so many days.
-        compute: what runs the pipeline between two hops (``PIPELINE``); None with one hop, where readers read what
+        stored_bytes_per_s: the bytes of a second that stay in S3: all topics, data and log.
+        compute: the workers of the pipeline between two hops (``PIPELINE``); None with one hop, where readers read what
             producers wrote.
-        uploaded_bytes_per_s: of the bodies of PUTs; free in S3 Standard.
-        retrieved_bytes_per_s: of the bodies of GETs; free in S3 Standard.
-        s3: the storage class.
     """
-    items = _s3(requests_per_s, stored_bytes_per_s, retention_days, s3)
-    if s3.upload_usd_per_gb or s3.retrieval_usd_per_gb:
-        items.append(priced("upload", uploaded_bytes_per_s * SECONDS_PER_MONTH, s3.upload_usd_per_gb))
-        items.append(priced("retrieval", retrieved_bytes_per_s * SECONDS_PER_MONTH, s3.retrieval_usd_per_gb))
-    return Bill((*items, *running("pipeline", compute)))
+    return Bill((*_s3(requests_per_s, stored_bytes_per_s), *running("pipeline", compute)))
 
 
 def kafka_bill(
     *,
     stored_bytes_per_s: float,
-    retention_days: float = 7.0,
-    cluster: Compute = BROKERS,
-    replication: int = 3,
+    retention_days: float = _RETENTION_DAYS,
     compute: Compute | None = None,
     requests_per_s: Mapping[str, float] | None = None,
     s3_bytes_per_s: float = 0.0,
-    s3: S3Prices = S3_STANDARD,
     prices: Prices = PRICES,
 ) -> Bill:
-    """A stream through MSK's provisioned brokers, with a pipeline to Kafka or to a table in S3.
+    """Return the bill of a stream through MSK's provisioned brokers, with a pipeline to Kafka or to a table in S3.
 
-    With 1 MB/s in the topics and 3 x kafka.m7g.large, one hop::
+    With 1 MB/s in the topics, one hop::
 
         brokers    3 x 0.204 x 730                                                     = 446.76
         storage    1,000,000 x 7 x 86,400 / 2**30 = 563.3 GB x 3 replicas x 0.10       = 168.98
 
-    The disks are exactly full, and the brokers as many as given whatever the rate: both are in favour of Kafka.
+    The brokers are the smallest cluster that survives a zone without losing writes, whatever the rate, and their disks
+    are exactly full: both are in favour of Kafka.
 
     Args:
-        stored_bytes_per_s: what one replica of all topics grows by in a second.
-        retention_days: how long messages stay, in Kafka and in S3.
-        cluster: from ``brokers``.
-        replication: copies of each message.
-        compute: what runs the pipeline between two hops; None with one hop.
+        stored_bytes_per_s: the growth of one replica of all topics in a second.
+        retention_days: how long messages stay in Kafka; in S3 they stay for 7 days.
+        compute: the workers of the pipeline between two hops; None with one hop.
         requests_per_s: to S3, by ``RequestKind``, if the pipeline's output or checkpoint is there; None if not.
-        s3_bytes_per_s: what stays in S3 of a second.
-        s3: the storage class.
-        prices: of the brokers' disks.
+        s3_bytes_per_s: the bytes of a second that stay in S3.
+        prices: of brokers and disks.
     """
-    on_disk = _retained_bytes(stored_bytes_per_s, retention_days) * replication
-    in_s3 = _s3(requests_per_s, s3_bytes_per_s, retention_days, s3) if requests_per_s is not None else []
+    on_disk = stored_bytes_per_s * retention_days * 86_400 * _REPLICAS
     return Bill((
-        *running("brokers", cluster),
+        *running("brokers", brokers(prices=prices)),
         priced("broker storage", on_disk, prices.usd("msk-storage")),
         *running("pipeline", compute),
-        *in_s3,
+        *(_s3(requests_per_s, s3_bytes_per_s) if requests_per_s is not None else ()),
     ))  # fmt: skip
 
 
-def kafka_serverless_bill(
-    *,
-    in_bytes_per_s: float,
-    out_bytes_per_s: float,
-    partitions: int,
-    retention_days: float = 7.0,
-    compute: Compute | None = None,
-    prices: Prices = PRICES,
-) -> Bill:
-    """A stream through MSK Serverless: 0.75 USD an hour (547.50 a month) for the cluster, and what passes through.
-
-    Args:
-        in_bytes_per_s: what producers and the pipeline write.
-        out_bytes_per_s: what the pipeline and readers read.
-        partitions: of all topics.
-        retention_days: how long messages stay; stored bytes are charged once, not per replica.
-        compute: what runs the pipeline between two hops; None with one hop.
-        prices: of MSK Serverless.
-    """
-    shards = Compute(f"{partitions} partitions", partitions * prices.usd("msk-serverless-partition"))
-    return Bill((
-        *running("cluster", Compute("MSK Serverless", prices.usd("msk-serverless-cluster"))),
-        *running("partitions", shards),
-        priced("data in", in_bytes_per_s * SECONDS_PER_MONTH, prices.usd("msk-serverless-in")),
-        priced("data out", out_bytes_per_s * SECONDS_PER_MONTH, prices.usd("msk-serverless-out")),
-        priced("broker storage", _retained_bytes(in_bytes_per_s, retention_days), prices.usd("msk-storage")),
-        *running("pipeline", compute),
-    ))  # fmt: skip
-
-
-def polling(pollers: int, interval_s: float) -> dict[str, float]:
-    """Return the requests a second of readers and pipelines that ask for the next log entry at an interval.
-
-    One GET each, answered by 404 as long as there is no message.
-    """
-    return {"GET 404": pollers / interval_s}
-
-
-def idle_usd_per_hour(
-    *,
-    requests_per_s: Mapping[str, float] | None = None,
-    compute: Compute | None = None,
-    cluster: Compute | None = None,
-    s3: S3Prices = S3_STANDARD,
-) -> float:
-    """Return the cost of an hour without messages: polling and running machines, without storage.
-
-    One reader and one pipeline that poll each 100 ms, on 2 x G.025X: 20 x 3,600 x 0.0004 / 1,000 + 0.154 = 0.183 USD;
-    the same with ``BROKERS`` and no requests: 0.612 + 0.154 = 0.766 USD.
-    """
-    asked = {kind: per_s * 3600 for kind, per_s in (requests_per_s or {}).items()}
-    return requests_usd(asked, s3) + sum(one.usd_per_hour for one in (compute, cluster) if one)
-
-
-def _s3(requests_per_s: Mapping[str, float], bytes_per_s: float, retention_days: float, s3: S3Prices) -> list[Item]:
+def _s3(requests_per_s: Mapping[str, float], bytes_per_s: float) -> list[Item]:
+    s3 = S3_STANDARD
     month = {kind: per_s * SECONDS_PER_MONTH for kind, per_s in requests_per_s.items()}
-    retained = _retained_bytes(bytes_per_s, retention_days)
+    retained = bytes_per_s * _RETENTION_DAYS * 86_400
     asked = (
         f"{_sum(month, WRITES) / 1e6:,.1f} M PUT and LIST x {s3.write_usd_per_1000 * 1000:g} USD/M + "
         f"{_sum(month, READS) / 1e6:,.1f} M GET x {s3.read_usd_per_1000 * 1000:g} USD/M ({s3.name})"
@@ -372,7 +292,7 @@ def _s3(requests_per_s: Mapping[str, float], bytes_per_s: float, retention_days:
     each = stored_usd * GB / retained if retained else s3.storage_usd_per_gb_month[0][1]  # the mean over the tiers
     return [
         Item("requests", requests_usd(month, s3), asked),
-        Item("storage", stored_usd, f"{retained / GB:,.1f} GB ({retention_days:g} days) x {each:.3g} USD ({s3.name})"),
+        Item("storage", stored_usd, f"{retained / GB:,.1f} GB ({_RETENTION_DAYS:g} days) x {each:.3g} USD ({s3.name})"),
     ]
 
 
@@ -387,10 +307,6 @@ def running(name: str, compute: Compute | None) -> list[Item]:
         return []
     how = f"{compute.name}: {compute.usd_per_hour:g} USD/h x {HOURS_PER_MONTH} h"
     return [Item(name, compute.usd_per_month, how)]
-
-
-def _retained_bytes(bytes_per_s: float, retention_days: float) -> float:
-    return bytes_per_s * retention_days * 86_400
 
 
 def _sum(counts: Mapping[str, float], kinds: tuple[str, ...]) -> float:

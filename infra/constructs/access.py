@@ -16,7 +16,7 @@ from infra.checks import acknowledge_resources
 from infra.constructs.storage import STATE, TOPICS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from aws_cdk import aws_kms as kms
 
@@ -40,6 +40,13 @@ def topic_tables(topic: TopicConfig) -> tuple[str, ...]:
         digits = len(str(topic.partitions - 1))
         tables = [topic.name, *(f"{topic.name}.{'?' * count}" for count in range(1, digits + 1))]
     return (*tables, dead_letters(topic.name))
+
+
+def allow(
+    role: iam.Role, actions: Iterable[str], resources: Iterable[str], *, conditions: Mapping[str, object] | None = None
+) -> None:
+    """Allow a role these actions on these resources."""
+    role.add_to_policy(iam.PolicyStatement(actions=[*actions], resources=[*resources], conditions=conditions))
 
 
 def allow_reading(role: iam.Role, storage: Storage, tables: Iterable[str]) -> None:
@@ -66,25 +73,18 @@ def allow_state(role: iam.Role, storage: Storage) -> None:
 def allow_scratch(role: iam.Role, storage: Storage, prefix: str) -> None:
     """Allow a role to read, write and delete below a prefix of the scratch bucket."""
     objects = f"{storage.scratch_arn}/{prefix}/*"
-    role.add_to_policy(iam.PolicyStatement(actions=list(_REMOVE), resources=[objects]))
-    role.add_to_policy(
-        iam.PolicyStatement(
-            actions=["s3:ListBucket"],
-            resources=[storage.scratch_arn],
-            conditions={"StringLike": {"s3:prefix": [f"{prefix}/*"]}},
-        )
-    )
+    allow(role, _REMOVE, [objects])
+    allow(role, ["s3:ListBucket"], [storage.scratch_arn], conditions={"StringLike": {"s3:prefix": [f"{prefix}/*"]}})
     acknowledge_resources(role, [objects], "Scratch files of this job only; their names are made by Spark.")
 
 
 def allow_metrics(role: iam.Role, namespaces: Sequence[str]) -> None:
     """Allow a role to send metrics to these CloudWatch namespaces."""
-    role.add_to_policy(
-        iam.PolicyStatement(
-            actions=["cloudwatch:PutMetricData"],
-            resources=["*"],
-            conditions={"StringEquals": {"cloudwatch:namespace": list(namespaces)}},
-        )
+    allow(
+        role,
+        ["cloudwatch:PutMetricData"],
+        ["*"],
+        conditions={"StringEquals": {"cloudwatch:namespace": list(namespaces)}},
     )
     acknowledge_resources(role, ["*"], "PutMetricData knows no resources; the condition limits it to the namespace.")
 
@@ -93,12 +93,11 @@ def allow_key(role: iam.Role, key: kms.IKey | None, *, service: str) -> None:
     """Allow a role to use the stage's key through one service, for example ``s3``; do nothing without a key."""
     if key is None:
         return
-    role.add_to_policy(
-        iam.PolicyStatement(
-            actions=["kms:Decrypt", "kms:GenerateDataKey"],
-            resources=[key.key_arn],
-            conditions={"StringEquals": {"kms:ViaService": f"{service}.{cdk.Aws.REGION}.amazonaws.com"}},
-        )
+    allow(
+        role,
+        ["kms:Decrypt", "kms:GenerateDataKey"],
+        [key.key_arn],
+        conditions={"StringEquals": {"kms:ViaService": f"{service}.{cdk.Aws.REGION}.amazonaws.com"}},
     )
 
 
@@ -111,15 +110,14 @@ def _allow_prefixes(
     role: iam.Role, storage: Storage, prefixes: Sequence[str], actions: Sequence[str], why: str
 ) -> None:
     objects = [f"{storage.data_arn}/{prefix}/*" for prefix in prefixes]
-    role.add_to_policy(iam.PolicyStatement(actions=list(actions), resources=objects))
-    role.add_to_policy(
-        iam.PolicyStatement(
-            actions=["s3:ListBucket"],
-            resources=[storage.data_arn],
-            # Also what makes S3 say of an object that it is not there, instead of refusing to say: readers poll for
-            # the next entry. S3 takes the object's name for the prefix then.
-            conditions={"StringLike": {"s3:prefix": [f"{prefix}/*" for prefix in prefixes]}},
-        )
+    allow(role, actions, objects)
+    # Listing also makes S3 say of an object that it is not there, instead of refusing to say: readers poll for the next
+    # entry. S3 takes the object's name for the prefix then.
+    allow(
+        role,
+        ["s3:ListBucket"],
+        [storage.data_arn],
+        conditions={"StringLike": {"s3:prefix": [f"{prefix}/*" for prefix in prefixes]}},
     )
     acknowledge_resources(role, objects, why)
     allow_key(role, storage.key, service="s3")

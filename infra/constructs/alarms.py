@@ -72,8 +72,6 @@ class Alarms(Construct):
         notified: the alarms that notify one of the two.
 
     Args:
-        scope: the parent.
-        construct_id: below it.
         stage: the configuration.
         encryption_key: the key of both SNS topics; its policy must let CloudWatch use it, as that of ``Storage`` does,
             or alarms are never delivered. None leaves them unencrypted (AWS's own key for SNS is closed to CloudWatch);
@@ -196,6 +194,32 @@ class Alarms(Construct):
         made.add_alarm_action(action)
         made.add_ok_action(action)
         self.notified.append(made)
+
+
+class QueueAlarms(Construct):
+    """One alarm for each queue of what no function could process: it waits there until a person checks."""
+
+    def __init__(self, scope: Construct, construct_id: str, *, stage: StageConfig, notified: sns.ITopic) -> None:
+        super().__init__(scope, construct_id)
+        for queue in stage.queues_to_watch:
+            metric = cloudwatch.Metric(
+                namespace="AWS/SQS",
+                metric_name="ApproximateNumberOfMessagesVisible",
+                dimensions_map={"QueueName": queue},
+                statistic="Maximum",
+                period=cdk.Duration.minutes(5),
+            )
+            alarm = metric.create_alarm(
+                self,
+                queue,
+                alarm_name=f"{queue}-not-empty",
+                alarm_description="Nothing could process these. Look at them, mend the cause, send them again.",
+                threshold=0,
+                comparison_operator=cloudwatch.ComparisonOperator.GREATER_THAN_THRESHOLD,
+                evaluation_periods=1,
+                treat_missing_data=cloudwatch.TreatMissingData.NOT_BREACHING,
+            )
+            alarm.add_alarm_action(actions.SnsAction(notified))
 
 
 def _description(metric: Metric, alarm: Alarm) -> str:

@@ -24,15 +24,6 @@ class StageBudget(Construct):
     def __init__(
         self, scope: Construct, construct_id: str, *, stage: StageConfig, usd: float, notified: sns.Topic
     ) -> None:
-        """Create the budget.
-
-        Args:
-            scope: the parent.
-            construct_id: the construct's name.
-            stage: whose costs.
-            usd: a month.
-            notified: the topic that the budget publishes to.
-        """
         super().__init__(scope, construct_id)
         notified.add_to_resource_policy(
             iam.PolicyStatement(

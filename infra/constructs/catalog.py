@@ -13,7 +13,8 @@ from brokerless.schema import DEAD_LETTER_COLUMNS, DEAD_LETTERS_SUFFIX, PRODUCED
 from infra.config import catalog_name
 
 if TYPE_CHECKING:
-    from infra.config import StageConfig, TopicPlan
+    from brokerless.aws.topic_request import TopicRequest
+    from infra.config import StageConfig
     from infra.constructs.storage import Storage
 
 # Delta's names of types that Athena calls otherwise.
@@ -36,9 +37,9 @@ class Catalog(Construct):
                 name=stage.database, description=f"Topics of brokerless, stage {stage.name}"
             ),
         )
-        for plan in stage.plans:
-            for table in plan.tables:
-                entry = self._table(stage, storage, table, table_columns(stage, plan, table))
+        for request in stage.requests:
+            for table in request.tables:
+                entry = self._table(stage, storage, table, table_columns(stage, request, table))
                 entry.add_resource_dependency(database)
 
     def _table(self, stage: StageConfig, storage: Storage, table: str, columns: list[Column]) -> glue.CfnTable:
@@ -70,14 +71,14 @@ class Catalog(Construct):
         )
 
 
-def table_columns(stage: StageConfig, plan: TopicPlan, table: str) -> list[Column]:
-    """Return the columns of a plan's table: those of its schema or dead letters, then ``_produced_at``."""
+def table_columns(stage: StageConfig, request: TopicRequest, table: str) -> list[Column]:
+    """Return the columns of a topic's table: those of its schema or dead letters, then ``_produced_at``."""
     if table.endswith(DEAD_LETTERS_SUFFIX):
-        schemas = {other.name: Schema.parse(other.schema) for other in stage.plans}
-        inputs = [column for name in plan.dead_letters_of for column in schemas[name].columns]
+        schemas = {other.name: Schema.parse(other.schema) for other in stage.requests}
+        inputs = [column for name in request.dead_letters_of for column in schemas[name].columns]
         columns = [*{column.name: column for column in inputs}.values(), *DEAD_LETTER_COLUMNS]
     else:
-        columns = list(Schema.parse(plan.schema).columns)
+        columns = list(Schema.parse(request.schema).columns)
     return [*columns, Column(PRODUCED_AT, "timestamp")]
 
 

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Final
 import aws_cdk as cdk
 from aws_cdk import aws_events as events
 from aws_cdk import aws_events_targets as targets
-from aws_cdk import aws_iam as iam
 from constructs import Construct
 
 from brokerless.aws.environment import ControllerEnvironment
 from infra.checks import acknowledge_resources
-from infra.constructs.access import allow_state
+from infra.constructs.access import allow, allow_state
 from infra.constructs.functions import BrokerlessFunction
 from infra.constructs.providers import make_provider
 
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
     from aws_cdk import custom_resources
 
     from infra.constructs.functions import Platform
-    from infra.constructs.managed import ManagedJob
-    from infra.constructs.storage import Storage
+    from infra.constructs.spark import ManagedJob
 
 RECONCILE: Final = cdk.Duration.minutes(5)
 
@@ -51,12 +49,11 @@ class StreamController(Construct):
         construct_id: str,
         *,
         platform: Platform,
-        storage: Storage,
         jobs: Sequence[ManagedJob],
     ) -> None:
         super().__init__(scope, construct_id)
         stage = platform.stage
-        environment = ControllerEnvironment(stage.name, stage.metrics_namespace, state_prefix=storage.state)
+        environment = ControllerEnvironment(stage.name, stage.metrics_namespace, state_prefix=platform.storage.state)
         controller = BrokerlessFunction(
             self,
             "Function",
@@ -67,7 +64,7 @@ class StreamController(Construct):
             timeout=cdk.Duration.minutes(1),
             description="Starts pipelines at deployments, and keeps them running",
         )
-        allow_state(controller.role, storage)
+        allow_state(controller.role, platform.storage)
         self.function, self._role = controller.function, controller.role
         glue = [job for job in jobs if job.desired.location.runs_on == "glue"]
         emr = [job for job in jobs if job.desired.location.runs_on == "emr-serverless"]
@@ -124,32 +121,25 @@ class StreamController(Construct):
 
     def _allow(self, glue: Sequence[ManagedJob], emr: Sequence[ManagedJob]) -> None:
         if glue:
-            self._role.add_to_policy(
-                iam.PolicyStatement(
-                    actions=["glue:BatchStopJobRun", "glue:GetJobRuns", "glue:StartJobRun"],
-                    resources=[job.arn for job in glue],
-                )
+            allow(
+                self._role, ["glue:BatchStopJobRun", "glue:GetJobRuns", "glue:StartJobRun"], [job.arn for job in glue]
             )
         if emr:
-            self._role.add_to_policy(
-                iam.PolicyStatement(
-                    actions=[
-                        "emr-serverless:GetApplication",
-                        "emr-serverless:ListJobRuns",
-                        "emr-serverless:StartJobRun",
-                    ],
-                    resources=[job.arn for job in emr],
-                )
+            allow(
+                self._role,
+                [
+                    "emr-serverless:GetApplication",
+                    "emr-serverless:ListJobRuns",
+                    "emr-serverless:StartJobRun",
+                ],
+                [job.arn for job in emr],
             )
             runs = [f"{job.arn}/jobruns/*" for job in emr]
-            self._role.add_to_policy(
-                iam.PolicyStatement(actions=["emr-serverless:CancelJobRun", "emr-serverless:GetJobRun"], resources=runs)
-            )
+            allow(self._role, ["emr-serverless:CancelJobRun", "emr-serverless:GetJobRun"], runs)
             acknowledge_resources(self._role, runs, "Runs of the pipelines' own applications; AWS makes up their ids.")
-            self._role.add_to_policy(
-                iam.PolicyStatement(
-                    actions=["iam:PassRole"],
-                    resources=[job.role.role_arn for job in emr],
-                    conditions={"StringEquals": {"iam:PassedToService": "emr-serverless.amazonaws.com"}},
-                )
+            allow(
+                self._role,
+                ["iam:PassRole"],
+                [job.role.role_arn for job in emr],
+                conditions={"StringEquals": {"iam:PassedToService": "emr-serverless.amazonaws.com"}},
             )

@@ -47,8 +47,6 @@ class Dashboard(Construct):
     """The dashboard ``brokerless-<stage>``.
 
     Args:
-        scope: the parent.
-        construct_id: below it.
         stage: the configuration.
         alarms: what the top shows.
     """

@@ -20,17 +20,15 @@ from brokerless.spark.session import JIT_OPTIONS
 from infra.assets import Asset
 from infra.checks import acknowledge_resources
 from infra.config import REPOSITORY
-from infra.constructs.access import allow_metrics, allow_scratch
+from infra.constructs.access import allow, allow_metrics, allow_scratch
 from infra.constructs.functions import log_group
-from infra.constructs.managed import ManagedJob
-from infra.constructs.spark import SPARK_CONF, config_hash
+from infra.constructs.spark import SPARK_CONF, ManagedJob, config_hash
 from infra.constructs.uploads import Upload, file_digest
 
 if TYPE_CHECKING:
     from infra.config import PipelineConfig, StageConfig
     from infra.constructs.functions import Platform
     from infra.constructs.spark import JobPlan
-    from infra.constructs.storage import Storage
 
 RELEASE: Final = "emr-spark-8.1.0"
 """Spark 4.1.1 like Glue 6.0, with support until 2029-09-07."""
@@ -54,9 +52,7 @@ class EmrJob(Construct):
         managed: what the controller needs to know.
     """
 
-    def __init__(
-        self, scope: Construct, construct_id: str, *, platform: Platform, plan: JobPlan, storage: Storage
-    ) -> None:
+    def __init__(self, scope: Construct, construct_id: str, *, platform: Platform, plan: JobPlan) -> None:
         super().__init__(scope, construct_id)
         stage, pipeline = plan.stage, plan.pipeline
         region, account = cdk.Aws.REGION, cdk.Aws.ACCOUNT_ID
@@ -74,16 +70,16 @@ class EmrJob(Construct):
         actions = ["logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"]
         if platform.key:
             actions.append("logs:AssociateKmsKey")
-        self.role.add_to_policy(iam.PolicyStatement(actions=actions, resources=[group.log_group_arn]))
+        allow(self.role, actions, [group.log_group_arn])
         groups = f"arn:aws:logs:{region}:{account}:log-group:*"
-        self.role.add_to_policy(iam.PolicyStatement(actions=["logs:DescribeLogGroups"], resources=[groups]))
+        allow(self.role, ["logs:DescribeLogGroups"], [groups])
         acknowledge_resources(self.role, [groups], "EMR looks for the run's log group by listing all of them.")
         script_path = REPOSITORY / "glue_jobs" / pipeline.script
         script = Upload(self, "Script", asset=Asset(script_path, file_digest(script_path)))
         packages = Upload(self, "Packages", asset=platform.assets.environment)
         for upload in (script, packages):
             upload.allow_reading(self.role)
-        allow_scratch(self.role, storage, f"emr/{pipeline.name}")
+        allow_scratch(self.role, platform.storage, f"emr/{pipeline.name}")
         allow_metrics(self.role, [stage.metrics_namespace])
         run = EmrJobRun(
             entry_point=script.url,

@@ -14,7 +14,7 @@ from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from infra.checks import acknowledge, acknowledge_resources
-from infra.constructs.access import allow_key
+from infra.constructs.access import allow, allow_key
 
 if TYPE_CHECKING:
     from aws_cdk import aws_kms as kms
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from infra.assets import Asset, Assets
     from infra.config import StageConfig
     from infra.constructs.network import Network
+    from infra.constructs.storage import Storage
 
 _PYTHON: Final = (
     "Python 3.13 is what Glue 6.0 runs and what the library is tested with; functions and jobs share its code."
@@ -55,16 +56,21 @@ class Platform:
     Attributes:
         stage: the configuration.
         assets: the packages.
-        key: the stage's; None if it has none.
+        storage: buckets and key.
         failures: where failed events go.
         network: the private network; None for none.
     """
 
     stage: StageConfig
     assets: Assets
-    key: kms.IKey | None
+    storage: Storage
     failures: Failures
     network: Network | None = None
+
+    @property
+    def key(self) -> kms.IKey | None:
+        """The stage's key; None if it has none."""
+        return self.storage.key
 
 
 class BrokerlessFunction(Construct):
@@ -149,9 +155,7 @@ class BrokerlessFunction(Construct):
             on_failure=None if retries is None else destinations.SqsDestination(platform.failures.sink),
             **(platform.network.of_functions() if platform.network else {}),
         )
-        self.role.add_to_policy(
-            iam.PolicyStatement(actions=["logs:CreateLogStream", "logs:PutLogEvents"], resources=[group.log_group_arn])
-        )
+        allow(self.role, ["logs:CreateLogStream", "logs:PutLogEvents"], [group.log_group_arn])
         if platform.key:
             allow_key(self.role, platform.key, service="lambda")
             allow_key(self.role, platform.key, service="sqs")

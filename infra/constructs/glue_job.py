@@ -15,18 +15,18 @@ from brokerless.cost.bill import glue as glue_price
 from infra.assets import Asset
 from infra.checks import acknowledge, acknowledge_resources
 from infra.config import REPOSITORY
-from infra.constructs.access import allow_metrics, allow_scratch
+from infra.constructs.access import allow, allow_metrics, allow_scratch
 from infra.constructs.functions import log_group
-from infra.constructs.managed import ManagedJob
-from infra.constructs.spark import SPARK_CONF, chained, config_hash
+from infra.constructs.spark import SPARK_CONF, ManagedJob, chained, config_hash
 from infra.constructs.uploads import Upload, file_digest
 
 if TYPE_CHECKING:
+    from aws_cdk import aws_kms as kms
+
     from infra.config import PipelineConfig
     from infra.constructs.functions import Platform
     from infra.constructs.network import Network
     from infra.constructs.spark import JobPlan
-    from infra.constructs.storage import Storage
 
 GLUE_VERSION: Final = "6.0"
 """The version, because the service has another default: Spark 4.1.1, Python 3.13, Java 17."""
@@ -49,9 +49,7 @@ class GlueJob(Construct):
         managed: what the controller needs to know.
     """
 
-    def __init__(
-        self, scope: Construct, construct_id: str, *, platform: Platform, plan: JobPlan, storage: Storage
-    ) -> None:
+    def __init__(self, scope: Construct, construct_id: str, *, platform: Platform, plan: JobPlan) -> None:
         super().__init__(scope, construct_id)
         stage, pipeline = plan.stage, plan.pipeline
         self.role = iam.Role(
@@ -62,14 +60,14 @@ class GlueJob(Construct):
             ),
             description=f"Of the Glue job {plan.name}",
         )
-        security = self._security(plan, storage)
+        security = self._security(plan, platform.key)
         self._logs(plan, platform, encrypted=security is not None)
         script_path = REPOSITORY / "glue_jobs" / pipeline.script
         script = Upload(self, "Script", asset=Asset(script_path, file_digest(script_path)))
         wheels = Upload(self, "Wheels", asset=platform.assets.gluewheels)
         for upload in (script, wheels):
             upload.allow_reading(self.role)
-        allow_scratch(self.role, storage, f"glue/{pipeline.name}")
+        allow_scratch(self.role, platform.storage, f"glue/{pipeline.name}")
         # Glue itself sends what it knows of the job to its own namespace, by the job's role.
         allow_metrics(self.role, [stage.metrics_namespace, "Glue"])
         job = glue.CfnJob(
@@ -99,7 +97,7 @@ class GlueJob(Construct):
                 "--enable-metrics": "true",
                 "--enable-observability-metrics": "true",
                 "--job-language": "python",
-                "--TempDir": f"{storage.scratch_url}/glue/{pipeline.name}/",
+                "--TempDir": f"{platform.storage.scratch_url}/glue/{pipeline.name}/",
                 **plan.arguments,
             },
         )
@@ -118,12 +116,11 @@ class GlueJob(Construct):
             role=self.role,
         )
 
-    def _security(self, plan: JobPlan, storage: Storage) -> glue.CfnSecurityConfiguration | None:
-        if storage.key is None:
+    def _security(self, plan: JobPlan, key: kms.IKey | None) -> glue.CfnSecurityConfiguration | None:
+        if key is None:
             for rule in ("AwsSolutions-GL1", "AwsSolutions-GL3"):
                 acknowledge(self, rule, f"Stage {plan.stage.name} has no key of its own; AWS's keys encrypt its logs.")
             return None
-        key = storage.key
         configuration = glue.CfnSecurityConfiguration(
             self,
             "Security",
@@ -142,7 +139,7 @@ class GlueJob(Construct):
                 ],
             ),
         )
-        self.role.add_to_policy(iam.PolicyStatement(actions=["glue:GetSecurityConfiguration"], resources=["*"]))
+        allow(self.role, ["glue:GetSecurityConfiguration"], ["*"])
         acknowledge_resources(self.role, ["*"], "GetSecurityConfiguration knows no resources, and only reads.")
         return configuration
 
@@ -157,7 +154,7 @@ class GlueJob(Construct):
             if encrypted:
                 # Glue associates the key again, and logs nothing at all if it may not.
                 actions.append("logs:AssociateKmsKey")
-            self.role.add_to_policy(iam.PolicyStatement(actions=actions, resources=[group.log_group_arn]))
+            allow(self.role, actions, [group.log_group_arn])
 
     def _connections(self, network: Network | None, plan: JobPlan) -> glue.CfnJob.ConnectionsListProperty | None:
         if network is None:
@@ -176,9 +173,5 @@ class GlueJob(Construct):
         )
         network.allow_interfaces(self.role)
         here = f"arn:aws:glue:{cdk.Aws.REGION}:{cdk.Aws.ACCOUNT_ID}"
-        self.role.add_to_policy(
-            iam.PolicyStatement(
-                actions=["glue:GetConnection"], resources=[f"{here}:catalog", f"{here}:connection/{connection.ref}"]
-            )
-        )
+        allow(self.role, ["glue:GetConnection"], [f"{here}:catalog", f"{here}:connection/{connection.ref}"])
         return glue.CfnJob.ConnectionsListProperty(connections=[connection.ref])

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from infra.config import MskConfig, StageConfig, TopicConfig
     from infra.constructs.functions import Platform
-    from infra.constructs.storage import Storage
 
 _TIMEOUT: Final = cdk.Duration.seconds(60)
 # Six times the function's time, as Lambda asks for: a message must not come back while it is being worked on.
@@ -59,7 +58,6 @@ class TopicIngest(Construct):
         construct_id: str,
         *,
         platform: Platform,
-        storage: Storage,
         topic: TopicConfig,
         bus: events.IEventBus | None,
     ) -> None:
@@ -70,7 +68,7 @@ class TopicIngest(Construct):
         environment = IngestEnvironment(
             stage.name,
             stage.metrics_namespace,
-            root=storage.root,
+            root=platform.storage.root,
             topics=(topic.name,),
             default_topic=topic.name,
             max_body_bytes=_MAX_BODY_BYTES,
@@ -89,7 +87,7 @@ class TopicIngest(Construct):
             description=f"Commits messages to the topic {topic.name}",
         )
         self._function, self._role = ingest.function, ingest.role
-        allow_appending(self._role, storage, topic_tables(topic))
+        allow_appending(self._role, platform.storage, topic_tables(topic))
         for source in topic.sources:
             match source:
                 case "url":

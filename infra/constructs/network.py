@@ -11,6 +11,7 @@ from aws_cdk import aws_logs as logs
 from constructs import Construct
 
 from infra.checks import acknowledge_resources
+from infra.constructs.access import allow
 
 if TYPE_CHECKING:
     from infra.config import VpcConfig
@@ -86,8 +87,8 @@ class Network(Construct):
             "ec2:DeleteNetworkInterface": [interfaces],
         }
         for action, resources in statements.items():
-            role.add_to_policy(iam.PolicyStatement(actions=[action], resources=resources))
+            allow(role, [action], resources)
         looks = ["NetworkInterfaces", "SecurityGroups", "Subnets", "VpcEndpoints", "RouteTables", "VpcAttribute"]
         actions = [f"ec2:Describe{what}" for what in looks]
-        role.add_to_policy(iam.PolicyStatement(actions=actions, resources=["*"]))
+        allow(role, actions, ["*"])
         acknowledge_resources(role, [interfaces, "*"], "AWS makes up ids of interfaces; describing knows no resources.")

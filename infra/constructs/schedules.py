@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from infra.config import PipelineConfig
     from infra.constructs.functions import Platform
-    from infra.constructs.storage import Storage
 
 _DAY_S: Final = 86400.0
 
@@ -40,13 +39,13 @@ _GENERATOR_EVERY: Final = cdk.Duration.minutes(1)
 class Maintenance(Construct):
     """Maintains all topics: checkpoints, log clean-up, garbage collection."""
 
-    def __init__(self, scope: Construct, construct_id: str, *, platform: Platform, storage: Storage) -> None:
+    def __init__(self, scope: Construct, construct_id: str, *, platform: Platform) -> None:
         super().__init__(scope, construct_id)
         stage = platform.stage
         environment = MaintenanceEnvironment(
             stage.name,
             stage.metrics_namespace,
-            root=storage.root,
+            root=platform.storage.root,
             log_retention_s=stage.retention_days * _DAY_S,
             grace_s=GRACE_S,
             sweep_every_s=GARBAGE_EVERY_S,
@@ -65,22 +64,20 @@ class Maintenance(Construct):
             role_name=maintenance_role(stage),
             description="Writes checkpoints and removes what no reader needs any more",
         )
-        allow_maintaining(maintenance.role, storage)
+        allow_maintaining(maintenance.role, platform.storage)
         _schedule(self, maintenance.function, _MAINTENANCE_EVERY, platform.failures.queue)
 
 
 class Canary(Construct):
     """Sends one message a minute through a pipeline, and reads it from the output."""
 
-    def __init__(
-        self, scope: Construct, construct_id: str, *, platform: Platform, storage: Storage, pipeline: PipelineConfig
-    ) -> None:
+    def __init__(self, scope: Construct, construct_id: str, *, platform: Platform, pipeline: PipelineConfig) -> None:
         super().__init__(scope, construct_id)
         stage = platform.stage
         environment = CanaryEnvironment(
             stage.name,
             stage.metrics_namespace,
-            root=storage.root,
+            root=platform.storage.root,
             topic=pipeline.canary or "",
             output=pipeline.output,
             pipeline=pipeline.name,
@@ -99,21 +96,21 @@ class Canary(Construct):
             retries=0,
             description=f"Measures the pipeline {pipeline.name} from outside",
         )
-        allow_appending(canary.role, storage, stage.tables_of((environment.topic,)))
-        allow_reading(canary.role, storage, stage.tables_of((pipeline.output, pipeline.dead_letters)))
+        allow_appending(canary.role, platform.storage, stage.tables_of((environment.topic,)))
+        allow_reading(canary.role, platform.storage, stage.tables_of((pipeline.output, pipeline.dead_letters)))
         _schedule(self, canary.function, _CANARY_EVERY, platform.failures.queue)
 
 
 class Generator(Construct):
     """Sends the example's messages, each minute or when it is invoked."""
 
-    def __init__(self, scope: Construct, construct_id: str, *, platform: Platform, storage: Storage) -> None:
+    def __init__(self, scope: Construct, construct_id: str, *, platform: Platform) -> None:
         super().__init__(scope, construct_id)
         stage = platform.stage
         environment = GeneratorEnvironment(
             stage.name,
             stage.metrics_namespace,
-            root=storage.root,
+            root=platform.storage.root,
             rate_per_s=stage.generator.rate_per_s,
             duration_s=stage.generator.duration_s,
         )
@@ -130,7 +127,7 @@ class Generator(Construct):
             description="Sends the example's messages",
         )
         tables = [table for topic in stage.topics if topic.name in ZONES for table in topic_tables(topic)]
-        allow_appending(generator.role, storage, tables)
+        allow_appending(generator.role, platform.storage, tables)
         if stage.generator.enabled:
             _schedule(self, generator.function, _GENERATOR_EVERY, platform.failures.queue)
 

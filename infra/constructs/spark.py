@@ -19,6 +19,10 @@ from brokerless.spark.conf import SESSION_CONF, STREAM_CONF
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from aws_cdk import CfnResource
+    from aws_cdk import aws_iam as iam
+
+    from brokerless.aws.controller.desired import DesiredPipeline
     from infra.config import PipelineConfig, StageConfig
 
 STATE_DIR: Final = "/tmp/brokerless"  # noqa: S108  # scratch of the job's own container, as every checkpoint here is
@@ -67,6 +71,23 @@ class JobPlan:
             "--usd-per-hour": f"{self.usd_per_hour:.4f}",
             **dict(pipeline.arguments),
         }
+
+
+@dataclass(frozen=True, slots=True)
+class ManagedJob:
+    """A job that the controller runs.
+
+    Attributes:
+        desired: the properties of its custom resource.
+        arn: the ARN of the Glue job or the EMR application.
+        resource: the resource that must be up to date before a run is started.
+        role: the role of the runs.
+    """
+
+    desired: DesiredPipeline
+    arn: str
+    resource: CfnResource
+    role: iam.Role
 
 
 def chained(conf: Mapping[str, str]) -> str:

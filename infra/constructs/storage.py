@@ -1,8 +1,8 @@
 """The buckets for data, scratch files and access logs, and the key for all of them.
 
 Names of buckets follow from stage, account and region, so that other stacks, and people, know them. The data bucket
-enforces what the kit's guarantees rest on: an entry of a table's log can only be created, never written over; and only
-maintenance, after the log retention, removes it.
+enforces what the library's guarantees rest on: an entry of a table's log can only be created, never written over; and
+only maintenance, after the log retention, removes it.
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ from infra.constructs.providers import make_provider
 
 if TYPE_CHECKING:
     from infra.constructs.functions import Platform
-    from infra.constructs.storage import Storage
 
 
 class Topics(Construct):
@@ -24,7 +23,7 @@ class Topics(Construct):
         resource: what producers and jobs have to wait for.
     """
 
-    def __init__(self, scope: Construct, construct_id: str, *, platform: Platform, storage: Storage) -> None:
+    def __init__(self, scope: Construct, construct_id: str, *, platform: Platform) -> None:
         super().__init__(scope, construct_id)
         stage = platform.stage
         creator = BrokerlessFunction(
@@ -32,28 +31,20 @@ class Topics(Construct):
             "Creator",
             platform=platform,
             name="topics",
-            environment=TopicsEnvironment(stage.name, stage.metrics_namespace, root=storage.root),
+            environment=TopicsEnvironment(stage.name, stage.metrics_namespace, root=platform.storage.root),
             memory_mb=512,
             timeout=cdk.Duration.minutes(10),
             description="Creates topics at a deployment",
         )
-        allow_appending(creator.role, storage, [table for plan in stage.plans for table in plan.tables])
+        allow_appending(
+            creator.role, platform.storage, [table for request in stage.requests for table in request.tables]
+        )
         provider = make_provider(self, "Provider", platform=platform, function=creator.function, polls=False)
         self.resource = cdk.CustomResource(
             self,
             "Topics",
             service_token=provider.service_token,
             resource_type="Custom::BrokerlessTopics",
-            properties={
-                "Topics": [
-                    {
-                        "Name": plan.name,
-                        "Schema": plan.schema,
-                        "Partitions": plan.partitions,
-                        **({"DeadLettersOf": list(plan.dead_letters_of)} if plan.dead_letters_of else {}),
-                    }
-                    for plan in stage.plans
-                ]
-            },
+            properties={"Topics": [request.to_properties() for request in stage.requests]},
         )
         self.resource.node.add_dependency(creator.role)

@@ -10,6 +10,8 @@ import aws_cdk as cdk
 from aws_cdk import aws_iam as iam
 from constructs import Construct
 
+from infra.constructs.access import allow
+
 if TYPE_CHECKING:
     from infra.assets import Asset
 
@@ -48,7 +50,7 @@ class Upload(Construct):
 
     def allow_reading(self, role: iam.Role) -> None:
         """Allow a job to load this file."""
-        role.add_to_policy(iam.PolicyStatement(actions=["s3:GetObject"], resources=[self._arn]))
+        allow(role, ["s3:GetObject"], [self._arn])
 
 
 def file_digest(path: Path) -> str:

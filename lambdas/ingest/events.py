@@ -197,8 +197,7 @@ def _unwrapped(text: str) -> tuple[bytes, str | None]:
     """Return a message without the envelopes of SNS and EventBridge, and the topic that the SNS envelope names.
 
     An envelope is recognised by keys that a message cannot have together: a column cannot be called ``detail-type``,
-        and
-    no topic has columns ``TopicArn``, ``MessageId`` and the other keys by accident.
+    and no topic has columns ``TopicArn``, ``MessageId`` and the other keys by accident.
     """
     topic = None
     if '"TopicArn"' in text and (found := _object(text)) and found.keys() >= _NOTIFICATION:

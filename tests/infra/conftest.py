@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from infra.app import use_packaged_node
 from infra.assets import Asset, Assets
 from infra.config import MskConfig, PipelineConfig, StageConfig, TopicConfig, VpcConfig
-from infra.constructs.node import use_packaged_node
 from infra.stages import STAGES
 
 use_packaged_node()

@@ -65,14 +65,14 @@ def test_metrics_go_to_the_stages_namespace_only(app: Synthesised, request: pyte
         assert set(namespaces) <= {f"Brokerless/{request.node.callspec.params['app']}", "Glue"}
 
 
-@pytest.mark.parametrize(("stage", "engine"), [("prod", "glue"), ("staging", "emr")])
+@pytest.mark.parametrize(("stage", "service"), [("prod", "glue"), ("staging", "emr")])
 def test_the_job_reads_its_inputs_and_writes_its_output(
-    stage: str, engine: str, request: pytest.FixtureRequest
+    stage: str, service: str, request: pytest.FixtureRequest
 ) -> None:
     found: Synthesised = request.getfixturevalue(stage)
     role = "Jobtimezoneetl"
     written = {data("timezone_unified", stage), data("timezone_unified.dead_letters", stage)}
-    scratch = SCRATCH % (stage, engine)
+    scratch = SCRATCH % (stage, service)
     assert allowed(found, role, "s3:PutObject") == {*written, scratch}
     read = {data("timezone1", stage), data("timezone2", stage)}
     assets = {one for one in allowed(found, role, "s3:GetObject") if "cdk-hnb659fds-assets" in one}
@@ -144,7 +144,7 @@ def test_the_controller_passes_the_jobs_role_to_emr_only(staging: Synthesised) -
     assert role.startswith("<Jobtimezoneetl")
 
 
-def test_the_key_is_used_by_way_of_a_service_only(prod: Synthesised) -> None:
+def test_the_key_is_used_through_a_service_only(prod: Synthesised) -> None:
     found = [one for one in statements(prod) if any(action.startswith("kms:") for action in texts(one["Action"]))]
     by_service = [one for one in found if "Condition" in one]
     assert len(by_service) >= 5

@@ -164,23 +164,15 @@ def handlers(app: Synthesised) -> list[str]:
     return sorted(one["Handler"] for one in functions if "FunctionName" in one)
 
 
-def test_everything_has_the_stages_tags(prod: Synthesised) -> None:
-    for stack in prod.templates:
-        for name, one in prod.resources(stack, "AWS::Lambda::Function").items():
-            assert {"Key": "stage", "Value": "prod"} in one["Tags"], name
-    job = prod.one("streams", "AWS::Glue::Job")
-    assert job["Tags"] == {"pipeline": "timezone-etl", "project": "brokerless", "stage": "prod"}
-
-
 def test_the_budget_tells_before_it_is_spent(prod: Synthesised) -> None:
     budget = prod.one("monitoring", "AWS::Budgets::Budget")
     assert budget["Budget"]["BudgetLimit"] == {"Amount": 1000, "Unit": "USD"}
     assert budget["Budget"]["CostFilters"] == {"TagKeyValue": ["user:stage$prod"]}
-    told = [
+    notified = [
         (one["Notification"]["NotificationType"], one["Notification"]["Threshold"])
         for one in budget["NotificationsWithSubscribers"]
     ]
-    assert told == [("ACTUAL", 80), ("FORECASTED", 100)]
+    assert notified == [("ACTUAL", 80), ("FORECASTED", 100)]
     topic = text(budget["NotificationsWithSubscribers"][0]["Subscribers"][0]["Address"])
     publishers = [
         statement["Principal"]["Service"]

@@ -103,7 +103,7 @@ def test_other_values_are_refused(make: Any, reason: str) -> None:
 def test_an_output_may_be_another_pipelines_input() -> None:
     second = replace(PIPELINE, name="again", inputs=("sums",), output="again")
     stage = replace(STAGE, pipelines=(PIPELINE, second))
-    assert [plan.name for plan in stage.plans] == ["clicks", "sums", "again"]
+    assert [request.name for request in stage.requests] == ["clicks", "sums", "again"]
 
 
 def test_tables_of_a_topic_are_those_of_its_partitions() -> None:
@@ -117,5 +117,5 @@ def test_stages_are_called_by_their_names() -> None:
     assert {name: stage.name for name, stage in STAGES.items()} == {name: name for name in ("dev", "staging", "prod")}
 
 
-def test_both_engines_are_used_before_production() -> None:
+def test_both_services_are_used_before_production() -> None:
     assert {stage.runs_on for stage in STAGES.values()} == {"glue", "emr-serverless"}

@@ -244,7 +244,7 @@ def by_bus(cloud: Cloud, row: dict[str, str]) -> str:
 
 
 @pytest.mark.parametrize("source", [by_url, by_queue, by_fifo_queue, by_notification, by_stream, by_bus])
-def test_a_message_by_each_door_comes_to_its_topic(
+def test_a_message_from_each_source_comes_to_its_topic(
     cloud: Cloud, source: Callable[[Cloud, dict[str, str]], str]
 ) -> None:
     text = f"{source.__name__}-{uuid.uuid4()}"
@@ -284,18 +284,18 @@ def test_a_role_may_do_what_its_part_does_and_nothing_else(cloud: Cloud) -> None
 
 def test_nobody_replaces_an_entry_of_a_log(cloud: Cloud) -> None:
     ingest = cloud.emulator.client("s3", cloud.function_role(f"ingest-{NEW_YORK}"))
-    place = urlsplit(cloud.root)
-    key = f"{place.path[1:]}/{NEW_YORK}/_delta_log/{0:020}.json"
+    location = urlsplit(cloud.root)
+    key = f"{location.path[1:]}/{NEW_YORK}/_delta_log/{0:020}.json"
     with pytest.raises(ingest.exceptions.ClientError, match="AccessDenied"):
-        ingest.put_object(Bucket=place.netloc, Key=key, Body=b"{}")
+        ingest.put_object(Bucket=location.netloc, Key=key, Body=b"{}")
     with pytest.raises(ingest.exceptions.ClientError, match="PreconditionFailed"):
-        ingest.put_object(Bucket=place.netloc, Key=key, Body=b"{}", IfNoneMatch="*")
+        ingest.put_object(Bucket=location.netloc, Key=key, Body=b"{}", IfNoneMatch="*")
     # Who could delete it could then put another in its place.
     with pytest.raises(ingest.exceptions.ClientError, match="AccessDenied"):
-        ingest.delete_object(Bucket=place.netloc, Key=key)
-    hint = f"{place.path[1:]}/{NEW_YORK}/_delta_log/_last_checkpoint"
+        ingest.delete_object(Bucket=location.netloc, Key=key)
+    hint = f"{location.path[1:]}/{NEW_YORK}/_delta_log/_last_checkpoint"
     with pytest.raises(ingest.exceptions.ClientError, match="AccessDenied"):
-        ingest.put_object(Bucket=place.netloc, Key=hint, Body=b"{}")
+        ingest.put_object(Bucket=location.netloc, Key=hint, Body=b"{}")
 
 
 def test_the_job_may_send_metrics_of_this_stage_only(cloud: Cloud) -> None:
@@ -358,7 +358,7 @@ def queries(body: Mapping[str, Any], name: str, statistic: str) -> list[dict[str
                 continue  # an expression
             words = [word for word in entry if isinstance(word, str)]
             # A dot repeats what the line above has at that place.
-            line = [line[place] if word == "." else word for place, word in enumerate(words)]
+            line = [line[index] if word == "." else word for index, word in enumerate(words)]
             namespace, metric, *dimensions = line
             options = entry[-1] if isinstance(entry[-1], dict) else {}
             properties = widget["properties"]

@@ -38,13 +38,6 @@ def emr_arguments(app: Synthesised) -> dict[str, str]:
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
-def test_glue_is_the_release_that_the_library_is_tested_with(dev: Synthesised) -> None:
-    found = glue_job(dev)
-    assert found["GlueVersion"] == "6.0"
-    assert found["Command"]["Name"] == "gluestreaming"
-    assert (found["WorkerType"], found["NumberOfWorkers"]) == ("G.025X", 2)
-
-
 def test_a_glue_job_runs_once_and_only_the_controller_restarts_it(dev: Synthesised) -> None:
     found = glue_job(dev)
     assert found["ExecutionProperty"] == {"MaxConcurrentRuns": 1}
@@ -52,14 +45,6 @@ def test_a_glue_job_runs_once_and_only_the_controller_restarts_it(dev: Synthesis
     assert found["JobRunQueuingEnabled"] is False
     # With a time-out below seven days Glue would end the stream for good.
     assert "Timeout" not in found
-
-
-def test_glue_installs_the_library_without_an_index(dev: Synthesised) -> None:
-    arguments = glue_job(dev)["DefaultArguments"]
-    url = text(arguments["--additional-python-modules"])
-    assert url.startswith(ASSETS)
-    assert url.endswith(".gluewheels.zip")
-    assert arguments["--python-modules-installer-option"] == "--no-index"
 
 
 def test_what_a_job_loads_is_uploaded_under_the_same_name(dev: Synthesised) -> None:
@@ -74,18 +59,6 @@ def test_the_script_is_the_very_file_of_glue_jobs(dev: Synthesised) -> None:
     name = text(glue_job(dev)["Command"]["ScriptLocation"]).removeprefix(ASSETS)
     script = Path(__file__).resolve().parents[2] / "glue_jobs" / "timezone_etl.py"
     assert (dev.directory / f"asset.{name}").read_bytes() == script.read_bytes()
-
-
-def test_arguments_of_a_glue_job(dev: Synthesised) -> None:
-    arguments = {key: text(value) for key, value in glue_job(dev)["DefaultArguments"].items()}
-    assert arguments["--root"] == ROOT % "dev"
-    assert arguments["--profile"] == "aws"
-    assert arguments["--inputs"] == "timezone1,timezone2"
-    assert arguments["--output"] == "timezone_unified"
-    assert arguments["--name"] == "timezone-etl"
-    assert arguments["--metrics-namespace"] == "Brokerless/dev"
-    # 2 workers x 0.25 DPU x 0.308 USD
-    assert arguments["--usd-per-hour"] == "0.1540"
 
 
 def test_a_job_knows_every_argument_that_it_is_given(staging: Synthesised) -> None:
@@ -151,7 +124,7 @@ def test_a_run_on_emr_is_what_a_run_on_glue_is(staging: Synthesised) -> None:
         assert f"--conf spark.{role}.AWS_REGION={REGION}" in submit
 
 
-def test_the_controller_understands_what_it_is_told(dev: Synthesised, staging: Synthesised) -> None:
+def test_the_controller_reads_its_properties(dev: Synthesised, staging: Synthesised) -> None:
     location = DesiredPipeline.from_properties(stream(dev)).location
     assert location == JobLocation("glue", "brokerless-dev-timezone-etl")
     resolved = {key: texts(value) if isinstance(value, list) else text(value) for key, value in stream(staging).items()}
@@ -191,14 +164,14 @@ def plan(**change: Any) -> JobPlan:
     return JobPlan(stage, replace(stage.pipelines[0], **change), "s3://root", 0.5)
 
 
-def test_a_run_is_replaced_if_it_would_be_told_something_else() -> None:
+def test_a_run_is_replaced_if_it_would_be_given_other_values() -> None:
     assert config_hash(plan()) == config_hash(plan())
     assert config_hash(plan(workers=3)) != config_hash(plan())
     assert config_hash(plan(arguments=(("--interval", "1"),))) != config_hash(plan())
     assert config_hash(plan(), "6.1") != config_hash(plan(), "6.0")
 
 
-def test_a_run_is_not_replaced_for_what_others_are_told() -> None:
+def test_a_run_is_not_replaced_for_what_others_are_given() -> None:
     assert config_hash(plan(latency_objective_p99_s=9.0, canary=None)) == config_hash(plan())
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import boto3
 import pytest
-from botocore.exceptions import ClientError, ConnectTimeoutError, ReadTimeoutError
+from botocore.exceptions import ConnectTimeoutError, ReadTimeoutError
 from botocore.stub import ANY, Stubber
 from moto import mock_aws
 from moto.emrserverless.models import emrserverless_backends
@@ -349,7 +349,7 @@ def test_glues_states(state: str, phase: str, outcome: str) -> None:
     assert (run.phase, run.outcome, run.state, run.error) == (phase, outcome, state, "why")
 
 
-def test_glue_refuses_to_stop_a_run_for_a_reason_that_is_told() -> None:
+def test_glue_refuses_to_stop_a_run_with_a_reason() -> None:
     client = boto3.client("glue")
     error = {"JobName": "etl", "JobRunId": "r", "ErrorDetail": {"ErrorCode": "Odd", "ErrorMessage": "no"}}
     with Stubber(client) as stub, pytest.raises(ServiceBusy, match="Odd: no"):
@@ -573,10 +573,3 @@ def test_an_s3_that_fails_says_so() -> None:
 def test_a_prefix_that_is_none_is_refused() -> None:
     with pytest.raises(ConfigError, match="must be s3://bucket/path"):
         S3PipelineStates(boto3.client("s3"), "/brokerless/dev/pipelines", clock=SYSTEM)
-
-
-def test_moto_refuses_as_s3_does() -> None:
-    client = boto3.client("s3")
-    client.put_object(Bucket=BUCKET, Key="k", Body=b"1")
-    with pytest.raises(ClientError, match="PreconditionFailed"):
-        client.put_object(Bucket=BUCKET, Key="k", Body=b"2", IfMatch='"another"')

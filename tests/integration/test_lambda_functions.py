@@ -282,7 +282,7 @@ def run_round(store: FakeStore, *, tables: int = 99) -> list[tuple[str, int]]:
     return found
 
 
-def test_a_round_that_is_cut_goes_on_and_keeps_sweeping(memory: FakeStore) -> None:
+def test_a_round_that_is_cut_goes_on_and_collects_on(memory: FakeStore) -> None:
     assert run_round(memory, tables=2) == [("a", 1), ("b", 1)]
     advance(memory, 300)
     assert run_round(memory, tables=2) == [("c", 1)]
@@ -298,13 +298,13 @@ def test_a_table_that_comes_or_goes_in_the_middle_of_a_round_changes_no_other_tu
 
 
 def test_orphans_are_looked_for_only_when_it_is_time(memory: FakeStore) -> None:
-    swept: list[int] = []
+    collected: list[int] = []
     for _ in range(7):  # each five minutes, a few seconds early
-        swept.append(sum(objects for _, objects in run_round(memory)))
+        collected.append(sum(objects for _, objects in run_round(memory)))
         memory.put("a/part-orphan.00000000.snappy.parquet", b"x")
         memory.modified["a/part-orphan.00000000.snappy.parquet"] -= 7200
         advance(memory, 295)
-    assert swept == [3, 0, 0, 1, 0, 0, 1]
+    assert collected == [3, 0, 0, 1, 0, 0, 1]
 
 
 def test_a_table_that_kills_the_run_does_not_keep_the_others_from_their_turn(memory: FakeStore) -> None:
@@ -314,7 +314,7 @@ def test_a_table_that_kills_the_run_does_not_keep_the_others_from_their_turn(mem
         for report in rounds:
             seen.append(report.table)
             if report.table == "b":
-                rounds.close()  # what a killed function leaves: no place is noted after the first
+                rounds.close()  # what a killed function leaves: no position is stored after the first
     assert seen == ["a", "b", "b", "c"]
 
 
@@ -331,13 +331,13 @@ def test_a_step_that_takes_too_long_is_cut_and_the_next_table_comes_first(memory
 
 
 @pytest.mark.parametrize("damage", [b"", b"[]", b"{}", b'{"after": 1}', b"\xff"])
-def test_a_damaged_place_means_a_round_from_the_start(memory: FakeStore, damage: bytes) -> None:
+def test_a_damaged_position_means_a_round_from_the_start(memory: FakeStore, damage: bytes) -> None:
     run_round(memory, tables=2)
     memory.put(ROUND_PATH, damage)
     assert [table for table, _ in run_round(memory)] == ["a", "b", "c"]
 
 
-def test_a_place_that_cannot_be_noted_stops_before_anything_is_done(
+def test_a_position_that_cannot_be_stored_stops_before_anything_is_done(
     memory: FakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(path: str, data: bytes) -> None:

@@ -28,6 +28,7 @@ STANDARD_ONLY = [
     "cost/workload",
     "cost/estimate",
     "cost/items",
+    "cost/stage",
     "examples/timezone/messages",
 ]
 ROOMS = [

@@ -14,10 +14,9 @@ from typing import Final
 
 from brokerless.errors import BrokerlessError
 from brokerless.examples.timezone.messages import NEW_YORK, PARIS
-from infra.app import add_stage
+from infra.app import add_stage, use_packaged_node
 from infra.assets import build_assets
 from infra.config import GeneratorConfig, Runtime, Source, StageConfig
-from infra.constructs.node import use_packaged_node
 from infra.stages import STAGES
 
 STAGE: Final = "local"

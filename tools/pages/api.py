@@ -1,24 +1,19 @@
-"""Write ``docs/api.md`` from the docstrings of the public names.
-
-python -m tools.pages api            writes the page
-python -m tools.pages api --check    writes nothing; the exit code is 1 if the page is not up to date
-"""
+"""Generate ``docs/api.md`` from the docstrings of the public names."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
 import re
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import brokerless
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "api.md"
+PAGE: Final = "docs/api.md"
 
 _INTRO: Final = """\
 # API
@@ -40,16 +35,9 @@ def page() -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
-def main(argv: list[str]) -> int:
-    """Write the page, or compare it with ``--check``. Return the exit code."""
-    text = page()
-    if "--check" not in argv:
-        PAGE.write_text(text, encoding="utf-8")
-        return 0
-    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
-        return 0
-    print(f"{PAGE} is not up to date. Run: python -m tools.pages api", file=sys.stderr)
-    return 1
+def generate(repository: Path) -> dict[str, bytes]:
+    """Return the page by its path in the repository."""
+    return {PAGE: page().encode()}
 
 
 def _entry(name: str, value: Any) -> Iterator[str]:

@@ -1,31 +1,26 @@
-"""Write the documents about the benchmark; one long file, because it is one document from top to bottom.
+"""Generate the documents about the benchmark; one long file, because it is one document from top to bottom.
 
-    python -m tools.pages benchmark            writes docs/benchmark.md, docs/img/benchmark-*, README.md's table
-    python -m tools.pages benchmark --check    writes nothing; the exit code is 1 if one of them is not up to date
-
-The same results give the same bytes. Every run of every file is in the tables, whatever its figures are; repeats are
-shown as their median and extremes.
+These are ``docs/benchmark.md``, ``docs/img/benchmark-*`` and the README's table. Every run of every file is in the
+tables, whatever its figures are; repeats are shown as their median and extremes.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 import textwrap
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks import plots
 from benchmarks.peers import pathway
 from benchmarks.rows import Row, collapse, common_rate, comparable
 from benchmarks.session import Session, load_all
+from brokerless.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from benchmarks.result import Result
 
-REPOSITORY: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = "docs/benchmark.md"
 IMAGES: Final = "docs/img"
 README: Final = "README.md"
@@ -116,36 +111,19 @@ _CAPTIONS: Final = {
 }
 
 
-def main(argv: Sequence[str] | None = None, repository: Path = REPOSITORY) -> int:
-    """Write or check the documents, and return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tools.pages benchmark", description=(__doc__ or "").split("\n", 1)[0]
-    )
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if something is not up to date")
-    args = parser.parse_args(argv)
+def generate(repository: Path) -> dict[str, bytes | None]:
+    """Return all files by their path in the repository; None for images that are no longer made.
+
+    Raises:
+        ConfigError: there are no results.
+    """
     results = repository / "benchmarks" / "results"
     sessions = load_all(results)
     if not sessions:
-        print("There are no results in benchmarks/results: 'python -m benchmarks' makes some.", file=sys.stderr)
-        return 1
+        raise ConfigError("There are no results in benchmarks/results: 'python -m benchmarks' makes some.")
     notes = results / "notes.md"
     files = build(sessions, notes.read_text() if notes.exists() else "", (repository / README).read_text())
-    there = {f"{IMAGES}/{path.name}" for path in (repository / IMAGES).glob("benchmark-*")}
-    changed = sorted(name for name, content in files.items() if _read(repository / name) != content)
-    changed += sorted(there - files.keys())
-    if args.check:
-        for name in changed:
-            print(f"{name} is not up to date: run 'python -m tools.pages benchmark'.", file=sys.stderr)
-        return 1 if changed else 0
-    for name in changed:
-        path = repository / name
-        if name in files:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(files[name])
-        else:
-            path.unlink()
-        print(f"{name}: {'written' if name in files else 'removed'}")
-    return 0
+    return {f"{IMAGES}/{path.name}": None for path in (repository / IMAGES).glob("benchmark-*")} | files
 
 
 def build(sessions: Sequence[Session], notes: str, readme: str) -> dict[str, bytes]:
@@ -184,7 +162,7 @@ def readme_fragment(sessions: Sequence[Session]) -> str:
         {row.one.label for row in shown},
         key=lambda x: (x not in ours, ranking.index(x) if x in ranking else len(ranking), x),
     )
-    table = _table(
+    table = markdown_table(
         ["p50 / p99 in seconds, at messages/s:", *(f"{rate:,}" for rate in rates)],
         [[f"**{x}**" if x in ours else x, *(cells.get((x, rate), _NONE) for rate in rates)] for x in labels],
     )
@@ -243,7 +221,7 @@ def _session(session: Session) -> str:
     for table in session.tables:
         header = list(table.rows[0])
         cells = [[_cell(row[name]) for name in header] for row in table.rows]
-        lines.append(f"{table.title}:\n\n{_table(header, cells)}")
+        lines.append(f"{table.title}:\n\n{markdown_table(header, cells)}")
     if session.notes:
         lines += ["Notes:\n", *(f"- {_flat(note)}" for note in session.notes), ""]
     if session.prices.get("as_of"):
@@ -269,7 +247,7 @@ def _measured_table(rows: Sequence[Row], differing: Sequence[str]) -> str:
         line += [_verdict(row), *(_amount(row.median(name)) for name in ("cpu_s_per_million", "requests_per_million"))]
         line.append(_amount(row.median("usd_per_million")))
         lines.append(line)
-    return _table(header, lines)
+    return markdown_table(header, lines)
 
 
 def _problems(rows: Iterable[Row]) -> list[str]:
@@ -309,7 +287,7 @@ def _skipped(runs: Iterable[Result]) -> list[str]:
 
 
 def _published(rows: Sequence[Row]) -> str:
-    table = _table(
+    table = markdown_table(
         ["published by others", "messages/s", "commit ms", "p50 s", "p95 s", "p99 s"],
         [
             [
@@ -421,7 +399,8 @@ def _hops(hops: int) -> str:
     return "1 hop" if hops == 1 else f"{hops} hops"
 
 
-def _table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+def markdown_table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """Return a table as Markdown."""
     rows = [header, ["---"] * len(header), *([_flat(cell).replace("|", "\\|") for cell in line] for line in lines)]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n"
 
@@ -445,11 +424,3 @@ def _between_markers(readme: str, fragment: str) -> str:
     if not begin or not end:
         raise ValueError(f"README.md has no {BEGIN} followed by {END}: put them where the measured table belongs.")
     return f"{before}{begin}\n{fragment}{end}{after}"
-
-
-def _read(path: Path) -> bytes | None:
-    return path.read_bytes() if path.exists() else None
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,9 +1,7 @@
-"""Generate the command's reference from the command itself: ``python -m tools.pages cli``."""
+"""Generate ``docs/cli.md`` from the command itself."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import typer.main
@@ -12,8 +10,9 @@ from brokerless.cli import application
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
+PAGE: Final = "docs/cli.md"
 
 # All verbs have these options, so they are described once, at the top.
 _SHARED: Final = ("profile", "root", "as_json")
@@ -48,6 +47,11 @@ were read, a failed check |
 refuses, or lacks the bucket |
 | 130 | interrupted with Ctrl-C |
 """
+
+
+def generate(repository: Path) -> dict[str, bytes]:
+    """Return the page by its path in the repository."""
+    return {PAGE: markdown().encode()}
 
 
 def markdown() -> str:
@@ -106,15 +110,3 @@ def _metavar(parameter: Any) -> str:
 
 def _cell(text: str | None) -> str:
     return (text or "").replace("|", r"\|")
-
-
-def main(argv: list[str]) -> int:
-    """Write the page, or compare it with ``--check``; return the exit code."""
-    text = markdown()
-    if "--check" not in argv:
-        PAGE.write_text(text, encoding="utf-8")
-        return 0
-    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
-        return 0
-    print(f"{PAGE} is not up to date. Run: python -m tools.pages cli", file=sys.stderr)
-    return 1

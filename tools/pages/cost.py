@@ -1,18 +1,12 @@
-"""Write ``docs/cost.md`` and its plot; one long file, because it is one document from top to bottom.
+"""Generate ``docs/cost.md`` and its plot; one long file, because it is one document from top to bottom.
 
-    python -m tools.pages cost            writes docs/cost.md and docs/img/cost.*
-    python -m tools.pages cost --check    writes nothing; the exit code is 1 if one of them is not up to date
-
-Every figure on the page is computed here, so that a new price changes it everywhere. The same input gives the same
-bytes.
+Every figure on the page is computed here, so that a new price changes it everywhere.
 """
 
 from __future__ import annotations
 
-import argparse
 import io
 import math
-import sys
 from dataclasses import replace
 from itertools import pairwise
 from statistics import median
@@ -24,11 +18,11 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from benchmarks.plots import _NO_DATES, _STYLE
 from benchmarks.session import load_all
-from brokerless.cost import estimate, items, workload
+from brokerless.cost import items, stage, workload
 from brokerless.cost.bill import PRICES, SECONDS_PER_MONTH, requests_usd
-from brokerless.cost.estimate import ALTERNATIVES, NOBODYS, crossings
+from brokerless.cost.estimate import NOBODYS, crossings, estimate
 from brokerless.cost.workload import Workload
-from tools.pages.benchmark import REPOSITORY
+from tools.pages.benchmark import markdown_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -67,36 +61,16 @@ LINES: Final[tuple[tuple[str, str, Workload, str, Any], ...]] = (
 """Label, alternative, workload but for its rate, colour and dashes of what is in the tables and the plot."""
 
 
-def main(argv: Sequence[str] | None = None, repository: Path = REPOSITORY) -> int:
-    """Write or check the page, and return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tools.pages cost", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if something is not up to date")
-    args = parser.parse_args(argv)
-    runs = [run for session in load_all(REPOSITORY / "benchmarks" / "results") for run in session.runs]
-    changed = []
-    for name, content in build(runs).items():
-        path = repository / name
-        if path.exists() and path.read_bytes() == content:
-            continue
-        changed.append(name)
-        if args.check:
-            print(f"{name} is not up to date: run 'python -m tools.pages cost'.", file=sys.stderr)
-        else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-            print(f"{name}: written")
-    return 1 if args.check and changed else 0
-
-
-def build(runs: Sequence[Result]) -> dict[str, bytes]:
+def generate(repository: Path) -> dict[str, bytes]:
     """Return the page and its plot by their paths in the repository."""
+    runs = [run for session in load_all(repository / "benchmarks" / "results") for run in session.runs]
     plots = {f"{IMAGE}.{kind}": content for kind, content in plot().items()}
     return {PAGE: page(runs).encode(), **plots}
 
 
 def usd(alternative: str, work: Workload) -> float:
     """Return the cost of a month."""
-    return ALTERNATIVES[alternative](work, PRICES).bill.usd_per_month
+    return estimate(alternative, work).bill.usd_per_month
 
 
 def page(runs: Sequence[Result]) -> str:
@@ -186,10 +160,10 @@ def _tables() -> str:
 
 USD a month at so many messages a second:
 
-{_table(["", "idle", *(f"{rate:,}" for rate in RATES)], monthly)}
+{markdown_table(["", "idle", *(f"{rate:,}" for rate in RATES)], monthly)}
 USD per million messages:
 
-{_table(["", *(f"{rate:,}" for rate in RATES)], each)}
+{markdown_table(["", *(f"{rate:,}" for rate in RATES)], each)}
 ![USD a month by messages a second](img/cost.svg)
 
 In no figure: {"; ".join(NOBODYS)}.
@@ -233,7 +207,7 @@ def _cheaper() -> str:
 
 Between {LOWEST:g} and {HIGHEST:,.0f} messages a second, brokerless is cheaper than
 
-{_table(["", "with 10 commits/s", "with 1 commit/s", "with 10 commits/s, S3 Express"], rows)}
+{markdown_table(["", "with 10 commits/s", "with 1 commit/s", "with 10 commits/s, S3 Express"], rows)}
 So it is not the cheapest way to move messages everywhere:
 
 - **Kinesis provisioned** is the cheapest of all where producers pack messages into large records and nobody needs them
@@ -279,7 +253,7 @@ def _knobs() -> str:
 
 brokerless at 1,000 messages a second, one thing changed at a time:
 
-{_table(["", "USD a month"], rows)}"""
+{markdown_table(["", "USD a month"], rows)}"""
 
 
 def _dial(runs: Iterable[Result]) -> str:
@@ -317,7 +291,7 @@ def _dial(runs: Iterable[Result]) -> str:
 pipeline, and of all who read it. Here the one producer has the same interval (`linger_s`, `--commits-per-s`), because
 a pipeline commits no more often than its input. A month of one partition and one reader, requests only, in USD:
 
-{_table(header, rows)}
+{markdown_table(header, rows)}
 ```sh
 brokerless cost --engine own --commits-per-s 50 --commit-interval 20ms
 ```
@@ -357,8 +331,8 @@ def _model() -> str:
   {workload.COMMIT_OVERHEAD_BYTES:,} bytes a commit, for `--retention-days`. Nothing is taken to be compressed.
   Maintenance removes log entries and orphans, not messages: to keep messages for so long is up to you.
 - **Ingest** through a function (`--door`) is one run a commit. SQS and Kinesis as sources have their own price.
-- **Maintenance** runs each {estimate.MAINTENANCE_EVERY_S / 60:g} minutes. Each `--sweep-every-h`, a day by
-  default, it lists all objects to find orphans, {estimate.LIST_PAGE:,} a request.
+- **Maintenance** runs each {stage.MAINTENANCE_EVERY_S / 60:g} minutes. Each `--sweep-every-h`, a day by
+  default, it lists all objects to find orphans, {stage.LIST_PAGE:,} a request.
 - Messages come for `--hours-per-day`; what runs or polls does so all day. A month has 730 hours, a GB 2**30 bytes.
 - **Kinesis**: a producer's messages of one commit make one record (`--single`: one each); on-demand bills whole KB.
 - **SQS**: sent, received and deleted in batches of what one commit would hold, ten at most; a Lambda function takes the
@@ -400,7 +374,7 @@ model has them. They were counted on one small machine by a proxy that made each
 committed less often there; and fewer commits are more polls of its reader. By price the model has
 {min(ratios):.2f} to {max(ratios):.2f} times the requests that were counted.
 
-{_table(header, rows)}"""
+{markdown_table(header, rows)}"""
 
 
 def _priced(counts: Iterable[Mapping[str, float]]) -> float:
@@ -432,7 +406,7 @@ def _assumptions() -> str:
         ["bytes of a commit beside its messages", f"{workload.COMMIT_OVERHEAD_BYTES:,}", "measured"],
         [
             "seconds of an ingest run, and of a message in it",
-            f"{estimate.INGEST_S:g}, {estimate.MESSAGE_S:f}",
+            f"{stage.INGEST_S:g}, {stage.MESSAGE_S:f}",
             "assumed",
         ],
         [
@@ -441,23 +415,23 @@ def _assumptions() -> str:
             "assumed",
         ],
         ["seconds of a maintenance run, of a page that it lists", _slashes("MAINTENANCE_S", "LIST_S"), "assumed"],
-        ["seconds until a canary's message has arrived", f"{estimate.CANARY_WAIT_S:g}", "assumed"],
+        ["seconds until a canary's message has arrived", f"{stage.CANARY_WAIT_S:g}", "assumed"],
         [
             "bytes of log an invocation, a second of a worker",
             _slashes("INVOCATION_LOG_BYTES", "WORKER_LOG_BYTES_PER_S"),
             "assumed",
         ],
-        ["requests for objects that reach the key", f"{estimate.KMS_SHARE:.0%}", "bucket keys save up to 99 %"],
+        ["requests for objects that reach the key", f"{stage.KMS_SHARE:.0%}", "bucket keys save up to 99 %"],
         ["empty receives a second of a queue", f"{items.SQS_IDLE_RECEIVES_PER_S:g}", "five pollers, 20 s each"],
     ]
     return f"""\
 ## Assumptions
 
-{_table(["what", "value", "from"], rows)}"""
+{markdown_table(["what", "value", "from"], rows)}"""
 
 
 def _slashes(*names: str) -> str:
-    return ", ".join(f"{getattr(estimate, name):g}" for name in names)
+    return ", ".join(f"{getattr(stage, name):g}" for name in names)
 
 
 def _prices() -> str:
@@ -475,7 +449,7 @@ brokerless cost --price-file prices.json
 
 A file must have all rows, or say `"others": "as published"` to change some. Look up yours before you decide by these.
 
-{_table(["price", "USD", "for", "source", "as of"], rows)}"""
+{markdown_table(["price", "USD", "for", "source", "as of"], rows)}"""
 
 
 def _where(alternative: str, mine: Workload) -> str:
@@ -529,14 +503,5 @@ def _usd(amount: float) -> str:
 
 
 def _each(alternative: str, work: Workload) -> str:
-    amount = ALTERNATIVES[alternative](work, PRICES).usd_per_million(work)
+    amount = estimate(alternative, work).usd_per_million(work)
     return "-" if amount is None else f"{amount:,.2f}" if amount >= 1 else f"{amount:.2g}"
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,13 +1,7 @@
-"""Generate ``docs/metrics.md`` from the metrics' definitions and the list prices.
-
-python -m tools.pages metrics            writes the page
-python -m tools.pages metrics --check    writes nothing; the exit code is 1 if the page is not up to date
-"""
+"""Generate ``docs/metrics.md`` from the metrics' definitions and the list prices."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from brokerless.aws.cloudwatch import PERIOD_S
@@ -18,10 +12,11 @@ from brokerless.metrics import METRICS, billed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from brokerless.metrics import Alarm, Metric
 
-PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
+PAGE: Final = "docs/metrics.md"
 
 # The example: its input topics, and its pipeline with a canary.
 TOPICS: Final = (NEW_YORK, PARIS)
@@ -51,16 +46,9 @@ def page() -> str:
     return "\n".join([_INTRO, *_metrics(), "", *_alarms(), "", *_bill(), ""])
 
 
-def main(argv: list[str]) -> int:
-    """Write the page, or compare it with ``--check``. Return the exit code."""
-    text = page()
-    if "--check" not in argv:
-        PAGE.write_text(text, encoding="utf-8")
-        return 0
-    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
-        return 0
-    print(f"{PAGE} is not up to date. Run: python -m tools.pages metrics", file=sys.stderr)
-    return 1
+def generate(repository: Path) -> dict[str, bytes]:
+    """Return the page by its path in the repository."""
+    return {PAGE: page().encode()}
 
 
 def _metrics() -> Iterator[str]:

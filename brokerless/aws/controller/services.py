@@ -136,8 +136,7 @@ class JobService(Protocol):
         """Return all live runs of the pipeline at a location, and the known run even if it has ended.
 
         Guaranteed: a location that does not exist has no runs, and is not an error. Not guaranteed: that a run which
-            was
-        just started is returned.
+        was just started is returned.
 
         Args:
             location: the Glue job or EMR application.

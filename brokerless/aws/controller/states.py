@@ -298,11 +298,9 @@ class S3PipelineStates:
         try:
             answer = self._client.get_object(Bucket=self._bucket, Key=self._key(pipeline))
             return answer["Body"].read(), answer["ETag"]
-        except ClientError as error:
-            if error.response["Error"]["Code"] == "NoSuchKey":
+        except (BotoCoreError, ClientError) as error:
+            if isinstance(error, ClientError) and error.response["Error"]["Code"] == "NoSuchKey":
                 return None
-            raise StoreError(f"Could not read {self._uri(pipeline)}: {error}. The next call tries again.") from error
-        except BotoCoreError as error:
             raise StoreError(f"Could not read {self._uri(pipeline)}: {error}. The next call tries again.") from error
 
     def _key(self, pipeline: str) -> str:

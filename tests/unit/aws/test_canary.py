@@ -127,9 +127,12 @@ def test_a_dead_letter_says_why(store: FakeStore, clock: FakeClock) -> None:
 
     def reject() -> None:
         text = read(store, "in")[-1]["message"]
-        letters = [{**dead, "message": "other", "_reason": "nor this"}, {**dead, "message": text, "_reason": "too odd"}]
+        rejected = [
+            {**dead, "message": "other", "_reason": "nor this"},
+            {**dead, "message": text, "_reason": "too odd"},
+        ]
         clock.advance(-30)  # its clock is behind ours
-        Producer(DEAD_LETTERS, store=store, clock=store.clock).send(letters)
+        Producer(DEAD_LETTERS, store=store, clock=store.clock).send(rejected)
         clock.advance(30)
 
     at(store, 0.2, reject)
@@ -158,12 +161,12 @@ def test_a_missing_message_costs_a_look_for_each_twentieth_of_the_time(store: Fa
     assert clock.slept[0] == pytest.approx(0.01)
     assert len(clock.slept) < 130
     assert result.requests["GET"] < 160
-    # One object, one entry; looking for holes behind both topics, and in vain for dead letters, which are not there.
+    # One object, one entry; looking for holes behind both topics, and in vain for dead rejected, which are not there.
     assert (result.requests["PUT"], result.requests["LIST"]) == (2, 3)
     assert result.usd == pytest.approx(result.requests["GET"] * 0.4e-6 + 5 * 5e-6)
 
 
-def test_a_kept_canary_skips_what_came_since_its_last_run(store: FakeStore, clock: FakeClock) -> None:
+def test_an_open_canary_skips_what_came_since_its_last_run(store: FakeStore, clock: FakeClock) -> None:
     bird = canary(store)
     at(store, 0.1, lambda: pipeline(store))
     bird.run(30)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from brokerless.aws.topics_resource import PATIENCE_S, TopicRequest, on_event
+from brokerless.aws.topic_request import TopicRequest
+from brokerless.aws.topics_resource import PATIENCE_S, on_event
 from brokerless.errors import AccessDenied, BrokerlessError, ConfigError, SchemaError, TopicExists, TopicNotFound
 from brokerless.schema import Schema
 from brokerless.topics import create_topic, describe_topic, list_topics
@@ -119,7 +120,7 @@ def test_no_topics_at_all_is_a_mistake(store: FakeStore, topics: Any) -> None:
 
 @pytest.mark.parametrize("partitions", [3, "3"])
 def test_numbers_may_come_as_texts(partitions: Any) -> None:
-    assert TopicRequest.read({**A, "Partitions": partitions}).partitions == 3
+    assert TopicRequest.from_properties({**A, "Partitions": partitions}).partitions == 3
 
 
 def test_inputs_that_are_not_asked_for_are_taken_as_they_are(store: FakeStore) -> None:
