@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from benchmarks.judge import Seen
 from benchmarks.result import Window
 
 if TYPE_CHECKING:
@@ -177,25 +178,17 @@ def verdict(spec: Spec, arrivals: Arrivals, sent: Sequence[int], acknowledged: S
     """
     if not spec.producers == len(sent) == len(acknowledged):
         raise ValueError(f"{spec.producers} producers need as many counts, got {len(sent)} and {len(acknowledged)}.")
-    lost = duplicated = out_of_order = known = 0
-    for producer, count in enumerate(sent):
-        numbers = arrivals.number[arrivals.producer == producer]
-        numbers = numbers[numbers < count]
-        known += len(numbers)
-        there = np.zeros(count, bool)
-        there[numbers] = True
-        arrived = int(np.count_nonzero(there))
-        lost += count - arrived
-        duplicated += len(numbers) - arrived
-        out_of_order += int(np.count_nonzero(numbers < np.maximum.accumulate(numbers)))
+    seen = Seen(sent)
+    for rows in _blocks(len(arrivals)):
+        seen.add(arrivals.producer[rows], arrivals.number[rows])
     return Verdict(
         sent=sum(sent),
         acknowledged=sum(acknowledged),
         seen=len(arrivals),
-        lost=lost,
-        duplicated=duplicated,
-        out_of_order=out_of_order,
-        unknown=len(arrivals) - known,
+        lost=sum(int(np.count_nonzero(~seen.is_there(producer))) for producer in range(len(sent))),
+        duplicated=seen.counts["duplicated"],
+        out_of_order=seen.counts["disordered"],
+        unknown=seen.counts["unknown"],
     )
 
 

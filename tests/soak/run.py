@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from benchmarks.judge import Seen
 from benchmarks.spec import OUTPUT
 from benchmarks.watch import table_figures
 from brokerless.local.jobs import start_job
@@ -29,7 +30,7 @@ from brokerless.store import create_bucket, open_store
 from brokerless.topics import create_topic
 from brokerless.verify.table import verify_topic
 from tests.soak.faults import Strike, storm, strikes
-from tests.soak.judge import Seen, Verdict, judge
+from tests.soak.judge import Verdict, judge
 from tests.soak.load import Plan, read_journal
 from tests.soak.memory import Growth, growth
 from tests.soak.reader import STATE, TOPICS
