@@ -47,7 +47,7 @@ EVERYTHING = Sent(np.array([[0, 2500]]), np.array([[0, 2500]]))
 
 
 def delivered(seen: Seen, producer: int, numbers: np.ndarray, *, size: int = 300) -> None:
-    """What a pipeline makes of these messages: commits of ``size``, malformed ones among the dead letters."""
+    """Add what a pipeline makes of these messages: commits of ``size``, malformed ones among the dead letters."""
     for first in range(0, len(numbers), size):
         batch = numbers[first : first + size]
         for outlet, mine in ((OUTPUT, ~is_bad(batch)), (DEAD_LETTERS, is_bad(batch))):
@@ -88,12 +88,6 @@ def test_a_message_in_both_outlets_is_there_twice() -> None:
     seen = seen_with(np.arange(2500))
     seen.add(np.array([1]), np.array([BAD_EVERY - 1]), misplaced=np.array([True]))
     assert found(seen) == {"duplicated": 1, "disordered": 1, "misplaced": 1}
-
-
-def test_ids_that_cannot_be_are_unknown() -> None:
-    seen = seen_with(np.arange(2500))
-    seen.add(np.array([1, 2, -1, 0]), np.array([2500, 0, 0, -1]))
-    assert found(seen) == {"unknown": 4}
 
 
 def test_a_message_that_was_not_sent_is_a_phantom() -> None:
