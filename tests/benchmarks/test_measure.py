@@ -202,7 +202,7 @@ def test_latency_counts_from_the_intended_send_time() -> None:
 def test_messages_of_the_warm_up_do_not_count_and_the_first_one_after_it_does() -> None:
     found = latencies(SPEC, arrivals_of([(2.5, 0, [98, 99, 100, 101])]), BEGIN)
     assert found.intended_s.tolist() == [1.96, 1.98, 2.0, 2.02]
-    assert found.kept.tolist() == [False, False, True, True]
+    assert found.after_warm_up.tolist() == [False, False, True, True]
     assert found.measured_s.tolist() == pytest.approx([0.5, 0.48], abs=1e-6)
 
 
@@ -234,7 +234,7 @@ def test_latencies_do_not_depend_on_the_size_of_a_block(seed: int, block: int) -
         patch.setattr(measure, "BLOCK", block)
         again = latencies(SPEC, arrivals, BEGIN)
         assert windows(again, 10.0) == windows(whole, 10.0)
-    for name in ("latency_s", "intended_s", "kept"):
+    for name in ("latency_s", "intended_s", "after_warm_up"):
         assert np.array_equal(getattr(whole, name), getattr(again, name))
 
 
