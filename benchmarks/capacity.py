@@ -25,7 +25,7 @@ from benchmarks import measure
 from benchmarks.__main__ import default_cache, numbers
 from benchmarks.counting import CountingProxy
 from benchmarks.peers.base import ROLES, Site
-from benchmarks.peers.kit import Brokerless, KitReceiver, KitSender
+from benchmarks.peers.brokerless import Brokerless, BrokerlessReceiver, BrokerlessSender
 from benchmarks.run import object_store
 from benchmarks.session import RESULTS, Session, Table
 from benchmarks.spec import OUTPUT, ZONES, Spec
@@ -132,7 +132,7 @@ def _fill(spec: Spec, settings: Settings) -> None:
         create_topic(store, topic, Schema.parse("date string, message string"), partitions=spec.partitions)
     begin = time.time()
     for producer in range(spec.producers):
-        sender = KitSender(settings, f"fill-{producer}", spec.topic(producer), spec.partition(producer))
+        sender = BrokerlessSender(settings, f"fill-{producer}", spec.topic(producer), spec.partition(producer))
         sender.open()
         total = spec.count(producer)
         for first in range(0, total, COMMIT):
@@ -173,7 +173,7 @@ def _drain(spec: Spec, settings: Settings, cores: int) -> dict[str, Any]:
 
 
 def _problems(spec: Spec, settings: Settings, output: str) -> list[str]:
-    receiver = KitReceiver(settings, [output], spec)
+    receiver = BrokerlessReceiver(settings, [output], spec)
     receiver.open()
     arrivals = measure.Arrivals()
     while found := receiver.poll(1.0):

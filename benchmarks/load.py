@@ -76,16 +76,16 @@ def read(receiver: Receiver, stop: Event, out: Connection, file: Path) -> None:
     opened = time.time()
     arrivals = Arrivals()
     out.send("open")
-    rows, told = 0, opened
+    rows, reported = 0, opened
     while not stop.is_set():
         found = receiver.poll(0.2)
         now = time.time()
         for producers, numbers in found:
             arrivals.add(now, producers, numbers)
             rows += len(numbers)
-        if now - told > 0.5:
+        if now - reported > 0.5:
             out.send(rows)
-            told = now
+            reported = now
     receiver.close()
     arrivals.save(file)
     out.send({"opened": opened})

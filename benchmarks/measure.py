@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from benchmarks.judge import Seen
 from benchmarks.result import Window
 
 if TYPE_CHECKING:
@@ -147,17 +148,17 @@ class Latencies:
     Attributes:
         latency_s: float32; from the intended send time to the arrival. Negative if clocks disagree.
         intended_s: float64; the intended send time, in seconds after the start of the run.
-        kept: the measured messages: those with an intended send time after the warm-up.
+        after_warm_up: the messages with an intended send time after the warm-up.
     """
 
     latency_s: np.ndarray
     intended_s: np.ndarray
-    kept: np.ndarray
+    after_warm_up: np.ndarray
 
     @property
     def measured_s(self) -> np.ndarray:
         """Return the latencies of measured messages."""
-        measured: np.ndarray = self.latency_s[self.kept]
+        measured: np.ndarray = self.latency_s[self.after_warm_up]
         return measured
 
     @property
@@ -177,25 +178,17 @@ def verdict(spec: Spec, arrivals: Arrivals, sent: Sequence[int], acknowledged: S
     """
     if not spec.producers == len(sent) == len(acknowledged):
         raise ValueError(f"{spec.producers} producers need as many counts, got {len(sent)} and {len(acknowledged)}.")
-    lost = duplicated = out_of_order = known = 0
-    for producer, count in enumerate(sent):
-        numbers = arrivals.number[arrivals.producer == producer]
-        numbers = numbers[numbers < count]
-        known += len(numbers)
-        there = np.zeros(count, bool)
-        there[numbers] = True
-        arrived = int(np.count_nonzero(there))
-        lost += count - arrived
-        duplicated += len(numbers) - arrived
-        out_of_order += int(np.count_nonzero(numbers < np.maximum.accumulate(numbers)))
+    seen = Seen(sent)
+    for rows in _blocks(len(arrivals)):
+        seen.add(arrivals.producer[rows], arrivals.number[rows])
     return Verdict(
         sent=sum(sent),
         acknowledged=sum(acknowledged),
         seen=len(arrivals),
-        lost=lost,
-        duplicated=duplicated,
-        out_of_order=out_of_order,
-        unknown=len(arrivals) - known,
+        lost=sum(int(np.count_nonzero(~seen.is_there(producer))) for producer in range(len(sent))),
+        duplicated=seen.counts["duplicated"],
+        out_of_order=seen.counts["disordered"],
+        unknown=seen.counts["unknown"],
     )
 
 
@@ -210,7 +203,7 @@ def latencies(spec: Spec, arrivals: Arrivals, begin: float) -> Latencies:
         arrivals: the reader's record.
         begin: the start of the run, in seconds since the epoch, by the clock of ``arrivals.at``.
     """
-    latency, intended, kept = [], [], []
+    latency, intended, after_warm_up = [], [], []
     batch_ends = np.cumsum(arrivals.counts)
     for producer in range(spec.producers):
         rows = np.flatnonzero((arrivals.producer == producer) & (arrivals.number < spec.count(producer)))
@@ -221,9 +214,11 @@ def latencies(spec: Spec, arrivals: Arrivals, begin: float) -> Latencies:
             at = arrivals.at[np.searchsorted(batch_ends, block, side="right")]
             latency.append((at - begin - due).astype(np.float32))
             intended.append(due)
-            kept.append(due >= spec.warm_up_s)
+            after_warm_up.append(due >= spec.warm_up_s)
     return Latencies(
-        _joined(latency, np.dtype(np.float32)), _joined(intended, np.dtype(np.float64)), _joined(kept, np.dtype(bool))
+        _joined(latency, np.dtype(np.float32)),
+        _joined(intended, np.dtype(np.float64)),
+        _joined(after_warm_up, np.dtype(bool)),
     )
 
 
@@ -259,9 +254,9 @@ def windows(measured: Latencies, seconds: float) -> list[Window]:
 
 def ends(measured: Latencies, spec: Spec) -> tuple[float | None, float | None]:
     """Return p99 of the first and the last ``ENDS_S`` of the measured time: a difference shows growth."""
-    due, kept = measured.intended_s, measured.kept
-    first = measured.latency_s[kept & (due < spec.warm_up_s + ENDS_S)]
-    last = measured.latency_s[kept & (due >= spec.seconds - ENDS_S)]
+    due, is_measured = measured.intended_s, measured.after_warm_up
+    first = measured.latency_s[is_measured & (due < spec.warm_up_s + ENDS_S)]
+    last = measured.latency_s[is_measured & (due >= spec.seconds - ENDS_S)]
     return percentiles(first, (99,))[99], percentiles(last, (99,))[99]
 
 
@@ -282,7 +277,7 @@ def cdf(latencies_s: np.ndarray, points: int = 200) -> list[tuple[float, float]]
     ordered = np.sort(latencies_s)
     values = ordered[ranks - 1]
     at_or_below = np.searchsorted(ordered, values, side="right") / n
-    # Of equal latencies only the last pair is kept.
+    # Of equal latencies only the last pair stays.
     return list(
         {_seconds(value): round(float(part), 9) for value, part in zip(values, at_or_below, strict=True)}.items()
     )

@@ -15,7 +15,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
-from benchmarks.rows import KIT, common_rate, comparable
+from benchmarks.rows import OURS, common_rate, comparable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -131,10 +131,10 @@ def over_time(rows: Sequence[Row]) -> Figure | None:
         return None
     columns = min(3, len(shown))
     figure, axes = _figure(math.ceil(len(shown) / columns), columns, height=2.4, sharey=True)
-    places = [ax for line in axes for ax in line]
-    for ax in places[len(shown) :]:
+    panels = [ax for line in axes for ax in line]
+    for ax in panels[len(shown) :]:
         ax.remove()
-    for ax, row in zip(places, shown, strict=False):
+    for ax, row in zip(panels, shown, strict=False):
         run = row.typical("windows")
         assert run is not None
         middles = [(w.from_s + w.to_s) / 2 for w in run.windows]
@@ -150,8 +150,8 @@ def over_time(rows: Sequence[Row]) -> Figure | None:
             ax.annotate(
                 text, (middles[-1], values[-1]), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8
             )
-    _log_seconds(places[0], "y")
-    for ax in places[max(0, len(shown) - columns) : len(shown)]:
+    _log_seconds(panels[0], "y")
+    for ax in panels[max(0, len(shown) - columns) : len(shown)]:
         ax.set_xlabel("seconds after the begin")
         ax.tick_params(labelbottom=True)
     figure.suptitle(
@@ -200,11 +200,11 @@ def cost(rows: Sequence[Row]) -> Figure | None:
         for points in _by_label(inside).values():
             x, y = _medians(points, "p99_s"), _medians(points, "usd_per_million")
             ax.plot(x, y, **_line(points[0], marker=True))
-            for row, *place in zip(points, x, y, strict=True):
-                _hollow(ax, row, place[0], place[1])
+            for row, *point in zip(points, x, y, strict=True):
+                _hollow(ax, row, point[0], point[1])
                 ax.annotate(
                     _short(row.one.rate),
-                    (place[0], place[1]),
+                    (point[0], point[1]),
                     xytext=(6, 5),
                     textcoords="offset points",
                     fontsize=8,
@@ -283,13 +283,13 @@ def _hollow(ax: Axes, row: Row, x: float, y: float) -> None:
 
 
 def _line(row: Row, *, marker: bool = False) -> dict[str, Any]:
-    kit = row.one.peer == KIT
+    is_ours = row.one.peer == OURS
     return {
         "color": _colour(row),
-        "linewidth": 3.2 if kit else 1.7,
-        "zorder": 3 if kit else 2,
+        "linewidth": 3.2 if is_ours else 1.7,
+        "zorder": 3 if is_ours else 2,
         "label": row.one.label if marker else _name(row),
-        **({"marker": MARKERS.get(row.one.peer, "*"), "markersize": 7 if kit else 6} if marker else {}),
+        **({"marker": MARKERS.get(row.one.peer, "*"), "markersize": 7 if is_ours else 6} if marker else {}),
     }
 
 

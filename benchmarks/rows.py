@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from benchmarks.result import Result
 
-KIT: Final = "brokerless"
+OURS: Final = "brokerless"
 """The peer that the others are compared with; the names of its variants begin with it."""
 
 _SAME: Final = (
@@ -53,9 +53,9 @@ class Row:
         return all(run.clean for run in self.runs)
 
     @property
-    def is_kit(self) -> bool:
+    def is_ours(self) -> bool:
         """Return whether this is brokerless, not a peer to compare it with."""
-        return self.one.peer.startswith(KIT)
+        return self.one.peer.startswith(OURS)
 
     def spread(self, figure: str) -> Spread | None:
         """Return the median and the extremes of an attribute of ``Result``; None if no run has it."""

@@ -176,7 +176,7 @@ def _run(
     end = outcome.begin + spec.seconds
     done: list[dict[str, Any]] = []
     for child, _ in senders:
-        while (got := child.take(1.0)) is None:
+        while (got := child.next_message(1.0)) is None:
             say("sending", max(end - time.time(), 0.0))
             if time.time() > end + DRAIN_S:
                 raise PeerError(
@@ -251,10 +251,10 @@ def _drain(reader: _Child, expected: int) -> None:
     deadline = time.monotonic() + DRAIN_S
     rows = 0
     while rows < expected and time.monotonic() < deadline:
-        rows = reader.take(1.0) or rows
+        rows = reader.next_message(1.0) or rows
     echo = time.monotonic() + ECHO_S
     while (left := echo - time.monotonic()) > 0:
-        reader.take(left)
+        reader.next_message(left)
 
 
 def _by_role(values: Mapping[str, float]) -> dict[str, float]:
@@ -281,7 +281,7 @@ class _Child:
         assert self._process.pid is not None
         return self._process.pid
 
-    def take(self, wait_s: float) -> Any:
+    def next_message(self, wait_s: float) -> Any:
         """Return the process's next message, or None.
 
         Raises:
@@ -302,7 +302,7 @@ class _Child:
         """Wait for this message and ignore others."""
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
-            got = self.take(1.0)
+            got = self.next_message(1.0)
             if got == what or (isinstance(what, type) and isinstance(got, what)):
                 return got
         raise PeerError(f"A load process did not answer within {within_s:.0f} s.")
@@ -332,8 +332,8 @@ def object_store(spec: Spec, folder: Path, data: Path | None = None) -> Iterator
             store = open_store(settings)
             store.delete([found.path for found in store.list("")])
         return
-    place = (data or folder) / "store"
-    starting = minio_server(os.environ, place) if spec.backend == "minio" else start_embedded(place)
+    location = (data or folder) / "store"
+    starting = minio_server(os.environ, location) if spec.backend == "minio" else start_embedded(location)
     with starting as server:
         settings = Settings(
             profile=spec.backend,

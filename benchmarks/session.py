@@ -138,12 +138,12 @@ def machine() -> dict[str, Any]:
 
 def file_system(folder: Path) -> str:
     """Return a folder's kind of file system, such as ``ext4`` or ``tmpfs``, or ``unknown``."""
-    place = folder.resolve()
+    location = folder.resolve()
     kind, depth = "unknown", 0
     for part in psutil.disk_partitions(all=True):
         mount = Path(part.mountpoint)
         # The innermost mount point; the last one if several are mounted there.
-        if place.is_relative_to(mount) and len(mount.parts) >= depth:
+        if location.is_relative_to(mount) and len(mount.parts) >= depth:
             kind, depth = part.fstype or "unknown", len(mount.parts)
     return kind
 

@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from benchmarks.peers.base import Peer
 
 PEERS: Final = {
-    "brokerless": "benchmarks.peers.kit:Brokerless",
-    "brokerless-micro-batch": "benchmarks.peers.kit:BrokerlessMicroBatch",
-    "brokerless-executors": "benchmarks.peers.kit:BrokerlessExecutors",
+    "brokerless": "benchmarks.peers.brokerless:Brokerless",
+    "brokerless-micro-batch": "benchmarks.peers.brokerless:BrokerlessMicroBatch",
+    "brokerless-executors": "benchmarks.peers.brokerless:BrokerlessExecutors",
     "delta-rs": "benchmarks.peers.delta_rs:DeltaRs",
     "delta-spark-stock": "benchmarks.peers.delta_spark:StockDeltaSpark",
     "delta-spark-tuned": "benchmarks.peers.delta_spark:TunedDeltaSpark",

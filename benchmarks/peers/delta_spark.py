@@ -8,22 +8,20 @@ be out of order.
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
-import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from benchmarks.peers.base import PeerError, Stats
+from benchmarks.peers.child import Child
 from benchmarks.peers.delta_rs import DeltaRs, LogReceiver
 from benchmarks.peers.delta_spark_job import Job
 from benchmarks.peers.jars import fetch_delta
 from benchmarks.spec import OUTPUT
 from brokerless.errors import ConfigError
-from brokerless.local.jobs import end_group, stop_job
 from brokerless.spark.conf import SESSION_CONF, STREAM_CONF
 from brokerless.spark.delta import DELTA_CONF, EXCLUDES, PACKAGES
 from brokerless.spark.java import find_java_home
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
 
 START_S: Final = 180.0
 STOP_S: Final = 30.0  # a running batch is waited for
-TAIL_CHARS: Final = 3000
 
 PLUMBING: Final[Mapping[str, str]] = {
     "spark.jars.packages": ",".join(PACKAGES),
@@ -98,35 +95,27 @@ class StockDeltaSpark(DeltaRs):
         )
         self._batches: list[dict[str, Any]] = []
         self._started = threading.Event()
-        self._log = stack.enter_context((self.site.folder / "delta-spark.log").open("w+"))
-        self._process = _start_job(job, self.site.folder, settings.to_environ(), self._log)
-        stack.callback(_end, self._process)
-        self._follower = threading.Thread(target=self._follow, daemon=True)
-        self._follower.start()
+        self._job = _start_job(stack, job, self.site.folder, settings.to_environ())
+        self._follower = self._job.follow(self._on_event)
         deadline = time.monotonic() + START_S
         while not self._started.wait(0.2):
             self.check()
             if time.monotonic() > deadline:
-                raise PeerError(f"The Spark job was not ready after {START_S:.0f} s: {_tail(self._log)}")
+                raise PeerError(f"The Spark job was not ready after {START_S:.0f} s: {self._job.tail()}")
 
-    def _follow(self) -> None:
-        assert self._process.stdout is not None
-        with self._process.stdout as lines:
-            for line in lines:
-                event = json.loads(line)
-                if event["event"] == "started":
-                    self._started.set()
-                else:
-                    self._batches.append(event)
+    def _on_event(self, event: dict[str, Any]) -> None:
+        if event["event"] == "started":
+            self._started.set()
+        else:
+            self._batches.append(event)
 
     def check(self) -> None:
         """Raise ``PeerError`` if the job has ended."""
-        if self._process.poll() is not None:
-            raise PeerError(f"The Spark job ended with {self._process.returncode}: {_tail(self._log)}")
+        self._job.check()
 
     def processes(self) -> Mapping[str, int]:
         """Return the job's process; the JVM is its child."""
-        return {"pipeline": self._process.pid}
+        return {"pipeline": self._job.process.pid}
 
     def receiver(self) -> LogReceiver:
         """Return a reader of the output."""
@@ -139,8 +128,7 @@ class StockDeltaSpark(DeltaRs):
             PeerError: the job failed, before or now.
         """
         self.check()
-        if stop_job(self._process, grace_s=STOP_S):
-            self.check()
+        self._job.end(STOP_S)
         self._follower.join(10)
         return Stats(figures=figures(self._batches), tables=[*self.inputs, OUTPUT])
 
@@ -176,25 +164,22 @@ def figures(batches: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _start_job(job: Job, folder: Path, environ: Mapping[str, str], log: IO[str]) -> subprocess.Popen[str]:
-    """Start the job in its own process group; Spark's files on disk go to the folder."""
+def _start_job(stack: ExitStack, job: Job, folder: Path, environ: Mapping[str, str]) -> Child:
+    """Start the job; Spark's files on disk go to the folder."""
     home = Path(__file__).resolve().parents[2]
-    return subprocess.Popen(
+    return Child.start(
+        stack,
+        "Spark job",
         [sys.executable, "-m", "benchmarks.peers.delta_spark_job", job.to_json()],
-        cwd=folder,
-        env={
-            **os.environ,
+        folder,
+        {
             **environ,
             "JAVA_HOME": str(find_java_home()),
             "PYTHONPATH": os.pathsep.join(filter(None, [str(home), os.environ.get("PYTHONPATH")])),
             "SPARK_LOCAL_IP": "127.0.0.1",  # also the files of the user interface, which a default session has
             "SPARK_LOCAL_DIRS": str(folder),
         },
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=log,
-        text=True,
-        process_group=0,
+        cwd=folder,
     )
 
 
@@ -215,15 +200,3 @@ def _s3a(settings: Settings) -> dict[str, str]:
 
 def _spark_root(settings: Settings) -> str:
     return settings.root.replace("s3://", "s3a://", 1)
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    if process.poll() is None:
-        process.kill()
-    process.wait()
-    end_group(process)
-
-
-def _tail(log: IO[str]) -> str:
-    log.seek(0)
-    return log.read()[-TAIL_CHARS:]

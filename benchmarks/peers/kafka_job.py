@@ -181,11 +181,11 @@ def _to_delta(rows: DataFrame, args: argparse.Namespace) -> DataStreamWriter:
     from delta.tables import DeltaTable
 
     settings = Settings.load(dotenv=None)
-    place = f"{settings.root.replace('s3://', 's3a://', 1)}/{args.output}"
-    table = DeltaTable.createIfNotExists(rows.sparkSession).location(place).addColumns(rows.schema)
+    location = f"{settings.root.replace('s3://', 's3a://', 1)}/{args.output}"
+    table = DeltaTable.createIfNotExists(rows.sparkSession).location(location).addColumns(rows.schema)
     table.property(ENGINE_KEY, "delta").execute()
     # One file per commit: fewer requests, and the rows of a producer stay in order.
-    return rows.coalesce(1).writeStream.format("delta").option("path", place)
+    return rows.coalesce(1).writeStream.format("delta").option("path", location)
 
 
 def _end_with_parent() -> None:

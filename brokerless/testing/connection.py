@@ -10,6 +10,7 @@ from http import HTTPStatus
 from math import log1p
 from typing import TYPE_CHECKING, Final
 
+from brokerless.cost.bill import request_kind
 from brokerless.testing.faults import (
     Answer,
     ClockSkew,
@@ -171,8 +172,9 @@ class Connection:
         if self._proxy.stopped.is_set():
             raise ConnectionResetError("The proxy was stopped before the request was sent.")
         answer = self._transmit(self._upstream, head, body)
-        if 200 <= answer.status < 300 and request.op in {"PUT", "CONDITIONAL_PUT"}:
-            self._injector.written(request)
+        method, target, _ = head.words
+        billed = request_kind(method.decode("latin-1"), target.decode("latin-1"), answer.status)
+        self._injector.answer(request, billed, answer.status)
         return answer
 
     def _transmit(self, upstream: Wire, head: Head, body: Iterable[bytes]) -> Head:

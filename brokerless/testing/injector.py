@@ -122,6 +122,7 @@ class Injector:
         self._written: OrderedDict[str, float] = OrderedDict()
         self._number = 0
         self.requests: Counter[str] = Counter()
+        self.answered: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
 
     def play(self, plans: Sequence[Plan]) -> None:
@@ -187,9 +188,12 @@ class Injector:
         with self._lock:
             return sum(covers(op, request.op) and fits_key(key, request.keys) for request in self._seen)
 
-    def written(self, request: Request) -> None:
-        """Record that the server has just applied a PUT."""
+    def answer(self, request: Request, billed: str, status: int) -> None:
+        """Count an answer of the server under the kind that S3 bills, and remember a key that it has just written."""
         with self._lock:
+            self.answered[billed] += 1
+            if not (200 <= status < 300 and request.op in {"PUT", "CONDITIONAL_PUT"}):
+                return
             self._written[request.key] = self._clock.monotonic()
             self._written.move_to_end(request.key)
             if len(self._written) > _REMEMBERED:

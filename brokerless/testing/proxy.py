@@ -130,6 +130,11 @@ class FaultProxy:
         return self.injector.requests
 
     @property
+    def answered(self) -> Counter[str]:
+        """Requests that the server answered, by the kind under which S3 bills them, since the start."""
+        return self.injector.answered
+
+    @property
     def faults(self) -> Counter[str]:
         """Injections by fault, since the start."""
         return self.injector.faults

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import subprocess
 import sys
 import time
 import uuid
@@ -23,11 +22,13 @@ import pytest
 from benchmarks.peers import delta_spark, load
 from benchmarks.peers.base import Peer, PeerError, Site
 from benchmarks.peers.checks import TimestampCheck
+from benchmarks.peers.child import Child
 from benchmarks.peers.delta_rs import DeltaRs, LogReceiver, _added, _open_store, storage_options
 from benchmarks.peers.delta_spark import StockDeltaSpark, figures
 from benchmarks.spec import OUTPUT, Spec
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -199,15 +200,13 @@ def test_the_reader_of_an_output_checks_its_timestamps(site: Site, stack: ExitSt
 
 
 def fake_job(monkeypatch: pytest.MonkeyPatch, program: str) -> list[subprocess.Popen[str]]:
-    """Puts a few lines of Python into the place of the Spark job."""
+    """Start a few lines of Python instead of the Spark job."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(job: Job, folder: Path, environ: object, log: object) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=log, text=True, process_group=0
-        )
-        started.append(process)
-        return process
+    def start(stack: ExitStack, job: Job, folder: Path, environ: object) -> Child:
+        child = Child.start(stack, "Spark job", [sys.executable, "-c", program], folder, {})
+        started.append(child.process)
+        return child
 
     monkeypatch.setattr(delta_spark, "_start_job", start)
     return started

@@ -17,9 +17,10 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from benchmarks.peers import kafka_job, load
+from benchmarks.peers import kafka_clients, kafka_job, load
 from benchmarks.peers.base import Site
-from benchmarks.peers.kafka import Kafka, KafkaReceiver, ids, values
+from benchmarks.peers.kafka import Kafka
+from benchmarks.peers.kafka_clients import KafkaReceiver, ids, values
 from benchmarks.peers.kafka_job import SEPARATOR, figures
 from benchmarks.spec import OUTPUT, ZONES, Spec
 from brokerless.log.log import DeltaLog
@@ -162,9 +163,7 @@ def test_running_tasks_are_those_of_all_stages_that_are_still_there() -> None:
 
 
 def test_job_and_clients_share_the_separator() -> None:
-    from benchmarks.peers import kafka
-
-    assert SEPARATOR.encode() == kafka.SEPARATOR
+    assert SEPARATOR.encode() == kafka_clients.SEPARATOR
 
 
 def _lives(process: psutil.Process) -> bool:

@@ -9,13 +9,29 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from benchmarks import messages
+from benchmarks.judge import DEAD_LETTERS, OUTPUT, Seen
+from brokerless.consumer import Batch
 from brokerless.testing.faults import fits_key
+from tests.soak import reader
 from tests.soak.faults import STORMS, Strike, storm, strikes
-from tests.soak.judge import DEAD_LETTERS, OUTPUT, Seen, is_damaged, judge
-from tests.soak.load import BAD_EVERY, MALFORMED, Journal, Plan, Sent, due_ms, is_bad, merged, read_journal, rows
+from tests.soak.judge import judge
+from tests.soak.load import (
+    BAD_EVERY,
+    MALFORMED,
+    Journal,
+    Plan,
+    Sent,
+    due_ms,
+    is_bad,
+    is_damaged,
+    merged,
+    read_journal,
+    rows,
+)
 from tests.soak.memory import Sample, growth
 from tests.soak.roles import Role, last_words
 
@@ -31,11 +47,11 @@ EVERYTHING = Sent(np.array([[0, 2500]]), np.array([[0, 2500]]))
 
 
 def delivered(seen: Seen, producer: int, numbers: np.ndarray, *, size: int = 300) -> None:
-    """What a pipeline makes of these messages: commits of ``size``, malformed ones among the dead letters."""
+    """Add what a pipeline makes of these messages: commits of ``size``, malformed ones among the dead letters."""
     for first in range(0, len(numbers), size):
         batch = numbers[first : first + size]
         for outlet, mine in ((OUTPUT, ~is_bad(batch)), (DEAD_LETTERS, is_bad(batch))):
-            seen.take(outlet, np.full(np.count_nonzero(mine), producer), batch[mine])
+            seen.add(np.full(np.count_nonzero(mine), producer), batch[mine], outlet)
 
 
 def seen_with(numbers: np.ndarray) -> Seen:
@@ -70,14 +86,8 @@ def test_losses_are_counted_and_named() -> None:
 
 def test_a_message_in_both_outlets_is_there_twice() -> None:
     seen = seen_with(np.arange(2500))
-    seen.take(OUTPUT, np.array([1]), np.array([BAD_EVERY - 1]))
-    assert found(seen) == {"duplicated": 1, "misplaced": 1}
-
-
-def test_ids_that_cannot_be_are_unknown() -> None:
-    seen = seen_with(np.arange(2500))
-    seen.take(OUTPUT, np.array([1, 2, -1, 0]), np.array([2500, 0, 0, -1]))
-    assert found(seen) == {"unknown": 4}
+    seen.add(np.array([1]), np.array([BAD_EVERY - 1]), misplaced=np.array([True]))
+    assert found(seen) == {"duplicated": 1, "disordered": 1, "misplaced": 1}
 
 
 def test_a_message_that_was_not_sent_is_a_phantom() -> None:
@@ -100,8 +110,20 @@ def test_a_damaged_date_is_found() -> None:
     assert not is_damaged(sent_ms, sent_ms).any()
     assert is_damaged(sent_ms + np.array([0, 0.01, np.nan, 3_600_000]), sent_ms).tolist() == [False, True, True, True]
     seen = Seen(TOTALS)
-    seen.take(OUTPUT, np.zeros(4, int), numbers, is_damaged(sent_ms + np.array([0, 1, 0, 0]), sent_ms))
+    seen.add(np.zeros(4, int), numbers, damaged=is_damaged(sent_ms + np.array([0, 1, 0, 0]), sent_ms))
     assert seen.counts["damaged"] == 1
+
+
+def test_the_reader_finds_what_is_damaged_or_in_the_wrong_outlet() -> None:
+    plan = Plan(rate=1000, seconds=5.0, producers=2, seed=1, begin=1.7e9, retention_s=300.0)
+    numbers = np.arange(BAD_EVERY - 3, BAD_EVERY)  # of the last one, the date is malformed
+    sent = rows(plan.spec, plan.begin, 0, BAD_EVERY - 3, BAD_EVERY)
+    seen = Seen(TOTALS)
+    parsed = pa.table({"timestamp": due_ms(plan.spec, plan.begin, numbers), "message": sent["message"]})
+    reader._add(seen, Batch(reader.TOPICS[OUTPUT], 0, 1, 0, parsed), plan, plan.begin)
+    rejected = sent.append_column("_topic", [[plan.spec.topic(1)] * 3])
+    reader._add(seen, Batch(reader.TOPICS[DEAD_LETTERS], 0, 1, 0, rejected), plan, plan.begin)
+    assert (seen.counts["misplaced"], seen.counts["damaged"], seen.counts["duplicated"]) == (1 + 2, 3, 3)
 
 
 def test_a_reader_that_is_killed_goes_on_with_what_it_saved(tmp_path: Path) -> None:
@@ -109,38 +131,21 @@ def test_a_reader_that_is_killed_goes_on_with_what_it_saved(tmp_path: Path) -> N
     seen, positions = Seen.load(state, TOTALS)
     assert positions == {}
     delivered(seen, 0, np.arange(600))
-    seen.take(OUTPUT, np.array([1]), np.array([5]))
-    seen.take(OUTPUT, np.array([1]), np.array([4]))
+    seen.add(np.array([1]), np.array([5]))
+    seen.add(np.array([1]), np.array([4]))
     seen.save(state, {"out": 12, "out.dead_letters": 3})
     delivered(seen, 0, np.arange(600, 900))  # read and not saved: it is killed here
     again, positions = Seen.load(state, TOTALS)
     assert positions == {"out": 12, "out.dead_letters": 3}
     assert again.counts["disordered"] == 1
-    again.take(OUTPUT, np.array([1]), np.array([3]))
+    again.add(np.array([1]), np.array([3]))
     assert again.counts["disordered"] == 2  # what is late is so against what was seen before it was killed, too
     assert again.examples[:1] == ["disordered: message 4 of producer 1"]
     delivered(again, 0, np.arange(600, 2500))
     assert again.counts["duplicated"] == 0
     assert again.is_there(0).all()
-    again.take(OUTPUT, np.array([0]), np.array([599]))
+    again.add(np.array([0]), np.array([599]))
     assert again.counts["duplicated"] == 1
-
-
-def test_many_random_orders_agree_with_counting_one_by_one() -> None:
-    rng = np.random.default_rng(4)
-    for _ in range(50):
-        numbers = rng.integers(0, 60, 40)
-        seen = Seen([60])
-        for batch in np.array_split(numbers, 4):
-            seen.take(OUTPUT, np.zeros(len(batch), int), batch)
-        known: set[int] = set()
-        duplicated = disordered = 0
-        for number in numbers.tolist():
-            duplicated += number in known
-            disordered += number not in known and number < max(known, default=-1)
-            known.add(number)
-        assert (seen.counts["duplicated"], seen.counts["disordered"]) == (duplicated, disordered)
-        assert set(np.flatnonzero(seen.is_there(0)).tolist()) == known
 
 
 def test_a_journal_survives_a_torn_record(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from benchmarks.peers.checks import TOLERANCE_MS
 from benchmarks.spec import Spec
 
 if TYPE_CHECKING:
@@ -85,6 +86,12 @@ def due_ms(spec: Spec, begin: float, numbers: np.ndarray) -> np.ndarray:
     intended_s = numbers * spec.producers / spec.rate
     milliseconds: np.ndarray = np.rint((begin + intended_s) * 1e6) / 1000
     return milliseconds
+
+
+def is_damaged(timestamps_ms: np.ndarray, expected_ms: np.ndarray) -> np.ndarray:
+    """Which parsed dates are not what was sent; null is NaN, and so damaged."""
+    right: np.ndarray = np.abs(timestamps_ms - expected_ms) <= TOLERANCE_MS
+    return ~right
 
 
 class Journal:

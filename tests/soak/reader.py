@@ -1,7 +1,7 @@
 """The reader of a soak: ``python -m tests.soak.reader FOLDER``; settings by environment.
 
 Follows the output and the dead letters. What it has seen and where it stands are one file, replaced in one step, so it
-goes on exactly where it was after ``kill -9``: what it reads again after that, it had not kept as seen.
+goes on exactly where it was after ``kill -9``: what it reads again after that, it had not saved as seen.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks import messages
+from benchmarks.judge import DEAD_LETTERS, Seen
 from benchmarks.spec import OUTPUT as OUTPUT_TOPIC
 from brokerless.consumer import Batch, Consumer
 from brokerless.errors import StoreError
 from brokerless.metrics import LATENCY_BOUNDS_S
 from brokerless.offsets import Offset
 from brokerless.settings import Settings
-from tests.soak.judge import DEAD_LETTERS, OUTPUT, Seen, is_damaged
-from tests.soak.load import MALFORMED, Plan, due_ms
+from tests.soak.load import MALFORMED, Plan, due_ms, is_bad, is_damaged
 from tests.soak.talk import Stop, say
 
 TOPICS = (OUTPUT_TOPIC, f"{OUTPUT_TOPIC}.dead_letters")
 STATE = "reader.npz"
 SAVE_S = 3.0
-TELL_S = 1.0
+REPORT_S = 1.0
 _BOUNDS = np.array(LATENCY_BOUNDS_S)
 
 
 def main(folder: Path) -> int:
-    """Reads until it is told to stop; saves what it has seen."""
+    """Reads until SIGTERM; saves what it has seen."""
     stop = Stop()
     plan = Plan.load(folder)
     state = folder / STATE
@@ -42,7 +42,7 @@ def main(folder: Path) -> int:
         consumer.seek(Offset(version), topic=topic)
     say("started", positions=positions)
     latency = np.zeros(len(_BOUNDS) + 1, np.int64)
-    saved = told = time.monotonic()
+    saved = reported = time.monotonic()
     errors = 0
     while not stop:
         try:
@@ -54,11 +54,11 @@ def main(folder: Path) -> int:
             continue
         now_s = time.time()
         for batch in batches:
-            latency += _take(seen, batch, plan, now_s)
+            latency += _add(seen, batch, plan, now_s)
         now = time.monotonic()
-        if now - told >= TELL_S:
+        if now - reported >= REPORT_S:
             say("progress", **seen.counts, latency=latency.tolist(), errors=errors)
-            latency[:], told = 0, now
+            latency[:], reported = 0, now
         if now - saved >= SAVE_S:
             seen.save(state, _positions(consumer))
             saved = now
@@ -72,7 +72,7 @@ def _positions(consumer: Consumer) -> dict[str, int]:
     return {topic: offset.version for (topic, _), offset in consumer.position().items()}
 
 
-def _take(seen: Seen, batch: Batch, plan: Plan, now_s: float) -> np.ndarray:
+def _add(seen: Seen, batch: Batch, plan: Plan, now_s: float) -> np.ndarray:
     """Notes a commit's messages and returns how late they are, as counts by ``LATENCY_BOUNDS_S``."""
     table = pa.table(batch.data)
     producers, numbers = messages.ids(pa.concat_arrays(table["message"].chunks))
@@ -80,10 +80,11 @@ def _take(seen: Seen, batch: Batch, plan: Plan, now_s: float) -> np.ndarray:
         topics = np.array(plan.spec.topics)
         right = np.array(table["_topic"].to_pylist()) == topics[np.clip(producers, 0, len(topics) - 1)]
         right &= np.array(table["date"].to_pylist()) == MALFORMED
-        seen.take(DEAD_LETTERS, producers, numbers, ~right)
+        seen.add(producers, numbers, DEAD_LETTERS, damaged=~right, misplaced=~is_bad(numbers))
         return np.zeros(len(_BOUNDS) + 1, np.int64)
     timestamps_ms = table["timestamp"].to_numpy()
-    seen.take(OUTPUT, producers, numbers, is_damaged(timestamps_ms, due_ms(plan.spec, plan.begin, numbers)))
+    damaged = is_damaged(timestamps_ms, due_ms(plan.spec, plan.begin, numbers))
+    seen.add(producers, numbers, damaged=damaged, misplaced=is_bad(numbers))
     late_s = now_s - timestamps_ms / 1000
     return np.bincount(np.searchsorted(_BOUNDS, late_s), minlength=len(_BOUNDS) + 1)
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from benchmarks.judge import Seen
 from benchmarks.spec import OUTPUT
 from benchmarks.watch import table_figures
 from brokerless.local.jobs import start_job
@@ -29,12 +30,12 @@ from brokerless.store import create_bucket, open_store
 from brokerless.topics import create_topic
 from brokerless.verify.table import verify_topic
 from tests.soak.faults import Strike, storm, strikes
-from tests.soak.judge import Seen, Verdict, judge
+from tests.soak.judge import Verdict, judge
 from tests.soak.load import Plan, read_journal
 from tests.soak.memory import Growth, growth
 from tests.soak.reader import STATE, TOPICS
 from tests.soak.roles import Role
-from tests.soak.servers import Proxy, Server
+from tests.soak.servers import ALL, Proxy, Server
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -147,9 +148,8 @@ class Soak:
             state_dir=folder / "state",
         )
         create_bucket(self._direct)
-        self._proxy = Proxy(running.endpoint)
-        stack.callback(self._proxy.stop)
-        self._settings = replace(self._direct, endpoint=self._proxy.endpoint)
+        self._proxy = stack.enter_context(Proxy(running.endpoint))
+        self._settings = replace(self._direct, endpoint=self._proxy.endpoint(ALL))
         self._plan = Plan(
             options.rate, options.seconds, options.producers, options.seed, time.time(), options.retention_s
         )
@@ -387,7 +387,7 @@ class Soak:
         failures = [*verdict.failures, *self._failures]
         failures += [f"{r.table}: {f.kind}: {f.text}" for r in reports for f in r.findings]
         failures += [_rise(n, g) for n, found in flat.items() if n != "server" for g in found if not g.is_flat]
-        counters = self._proxy.counters()
+        counters = self._proxy.counters()[ALL]
         counts: dict[str, float] = {
             "sent": verdict.sent,
             "acknowledged": verdict.acknowledged,

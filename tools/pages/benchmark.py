@@ -157,7 +157,7 @@ def readme_fragment(sessions: Sequence[Session]) -> str:
     cells = {(row.one.label, row.one.rate): _readme_cell(row) for row in shown}
     # brokerless first, then by how slow they are where most can be compared.
     ranking = [row.one.label for row in shown if row.one.rate == common_rate(shown)]
-    ours = {row.one.label for row in shown if row.is_kit}
+    ours = {row.one.label for row in shown if row.is_ours}
     labels = sorted(
         {row.one.label for row in shown},
         key=lambda x: (x not in ours, ranking.index(x) if x in ranking else len(ranking), x),
@@ -240,7 +240,7 @@ def _measured_table(rows: Sequence[Row], differing: Sequence[str]) -> str:
     header += ["p50 s", "p95 s", "p99 s", "max s", "verdict", "CPU s / million", "requests / million", "$ / million"]
     lines = []
     for row in rows:
-        line = [f"**{row.one.label}**" if row.is_kit else row.one.label, f"{row.one.rate:,}", str(row.one.hops)]
+        line = [f"**{row.one.label}**" if row.is_ours else row.one.label, f"{row.one.rate:,}", str(row.one.hops)]
         line += [_setting(row.one, name) for name in differing]
         line += [str(len(row.runs))] if repeated else []
         line += [_seconds(row, name) for name in ("p50_s", "p95_s", "p99_s", "max_s")]

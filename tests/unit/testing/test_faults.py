@@ -122,7 +122,7 @@ def test_stale_absence_needs_a_recent_write() -> None:
     clock = FakeClock()
     found = injector(Script([Rule(StaleAbsence(within_s=2), times=None)]), clock=clock)
     assert struck(found, "GET", "k") is None
-    found.written(Request("PUT", ("k",)))
+    found.answer(Request("PUT", ("k",)), "PUT", 200)
     assert struck(found, "GET", "k") == struck(found, "HEAD", "k") == "StaleAbsence"
     assert struck(found, "GET", "other") is None
     clock.advance(2)

@@ -51,7 +51,7 @@ def rows(*ids: str) -> list[dict[str, Any]]:
     return [{"id": one, "n": number} for number, one in enumerate(ids)]
 
 
-def told(history: History) -> list[tuple[Any, ...]]:
+def recorded_by(history: History) -> list[tuple[Any, ...]]:
     """The events without times and names."""
     return [(e.op, e.type, list(e.ids), [tuple(a) for a in e.acks]) for e in history.events]
 
@@ -202,7 +202,7 @@ def test_a_kill_loses_nothing_that_was_recorded_before(tmp_path: Path) -> None:
 def test_a_send_is_recorded_with_its_acknowledgements(store: FakeStore, history: History) -> None:
     with recording(store, history, partition=1) as producer:
         producer.send(rows("a", "b"))
-    assert told(history) == [
+    assert recorded_by(history) == [
         ("send", "invoke", ["a", "b"], []),
         ("send", "ok", [], [(1, 1, 0, 2)]),
     ]
@@ -234,7 +234,7 @@ def test_a_lost_answer_is_an_unknown_outcome(store: FakeStore, history: History)
         with pytest.raises(DeliveryFailed) as caught:
             producer.send(rows("b", "c"))
     assert caught.value.unknown
-    assert told(history)[-1] == ("send", "unknown", ["b", "c"], [])
+    assert recorded_by(history)[-1] == ("send", "unknown", ["b", "c"], [])
     assert "CommitUnknown" not in history.events[-2].error
     assert history.events[-1].error.startswith("DeliveryFailed")
 
@@ -275,7 +275,7 @@ def test_what_is_refused_before_it_is_sent_is_not_recorded(store: FakeStore, his
             producer.send([{"nonsense": 1}])
         with pytest.raises(ConfigError, match="Row 1 must have a value in the column 'id'"):
             producer.send([{"id": "a"}, {"n": 1}])
-    assert told(history) == []
+    assert recorded_by(history) == []
 
 
 def test_a_fenced_call_is_failed_if_it_had_one_partition(store: FakeStore, clock: FakeClock, history: History) -> None:
@@ -287,7 +287,7 @@ def test_a_fenced_call_is_failed_if_it_had_one_partition(store: FakeStore, clock
             new.send(rows("new"), sequence=2)
         with pytest.raises(ProducerFenced):
             old.send(rows("late"), sequence=4)
-        assert told(history)[-1][:2] == ("send", outcome)
+        assert recorded_by(history)[-1][:2] == ("send", outcome)
 
 
 def test_an_unexpected_error_leaves_the_outcome_open(
@@ -300,7 +300,7 @@ def test_an_unexpected_error_leaves_the_outcome_open(
         monkeypatch.setattr(producer.wrapped, "send", interrupt)
         with pytest.raises(KeyboardInterrupt):
             producer.send(rows("a"))
-    assert told(history)[-1][:2] == ("send", "unknown")
+    assert recorded_by(history)[-1][:2] == ("send", "unknown")
 
 
 def test_a_repeated_sequence_proves_no_offset(store: FakeStore, history: History) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -14,9 +13,10 @@ import pyarrow as pa
 from benchmarks import messages
 from benchmarks.peers.base import Peer, PeerError, Stats
 from benchmarks.peers.checks import TimestampCheck
+from benchmarks.peers.child import Child
 from benchmarks.spec import OUTPUT
 from brokerless.consumer import Consumer
-from brokerless.local.jobs import start_job, stop_job
+from brokerless.local.jobs import start_job
 from brokerless.producer.producer import Producer
 from brokerless.schema import Schema, partition_table
 from brokerless.store import open_store
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 START_S: Final = 120.0
 
 
-class KitSender:
+class BrokerlessSender:
     """A producer that commits its messages at once, to one partition."""
 
     def __init__(self, settings: Settings, name: str, topic: str, partition: int) -> None:
@@ -55,7 +55,7 @@ class KitSender:
         return 0
 
 
-class KitReceiver:
+class BrokerlessReceiver:
     """A consumer of all partitions; for a pipeline's output, it checks the parsed timestamps."""
 
     def __init__(self, settings: Settings, topics: Sequence[str], spec: Spec) -> None:
@@ -69,7 +69,7 @@ class KitReceiver:
         found = []
         for batch in self._consumer.poll(max_wait_s):
             rows = pa.table(batch.data)
-            column = rows.column("message").combine_chunks()
+            column = rows.column("message").cast(pa.string()).combine_chunks()
             who, which = messages.ids(column if isinstance(column, pa.Array) else column.chunk(0))
             if self._check:
                 self._check.check(who, which, rows.column("timestamp").to_numpy())
@@ -99,7 +99,7 @@ class Brokerless(Peer):
 
     def start(self, stack: ExitStack) -> None:
         self._processes: dict[str, int] = {}
-        self._job: subprocess.Popen[str] | None = None
+        self._job: Child | None = None
         self._batches: list[dict[str, Any]] = []
         self._started: dict[str, Any] = {}
         store = open_store(self.site.settings)
@@ -128,18 +128,27 @@ class Brokerless(Peer):
         stack.callback(end)
 
     def _start_job(self, stack: ExitStack) -> None:
-        self._errors = stack.enter_context((self.site.folder / "pipeline.log").open("w+"))
-        self._job = start_job(
-            "timezone-etl",
-            self.site.settings_for("pipeline"),
-            self.job_arguments(),
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-        )
-        stack.callback(self._end_job)
-        self._processes["pipeline"] = self._job.pid
+        log = self.site.folder / "pipeline.log"
+        with log.open("w") as file:
+            process = start_job(
+                "timezone-etl",
+                self.site.settings_for("pipeline"),
+                self.job_arguments(),
+                stdout=subprocess.PIPE,
+                stderr=file,
+            )
+        self._job = Child(stack, "pipeline", process, log)
+        self._processes["pipeline"] = process.pid
         started = threading.Event()
-        threading.Thread(target=self._follow, args=(started,), daemon=True).start()
+
+        def on_event(event: dict[str, Any]) -> None:
+            if event["event"] == "started":
+                self._started = event
+                started.set()
+            elif event["event"] == "progress" and event["rows"]:
+                self._batches.append(event)
+
+        self._job.follow(on_event)
         for _ in range(int(START_S / 0.2)):
             if started.wait(0.2):
                 self.check_engine(self._started)
@@ -165,48 +174,29 @@ class Brokerless(Peer):
             why = f": {started['reason']}" if started.get("reason") else ""
             raise PeerError(f"The pipeline must run with the engine {self.engine!r}, got {started['engine']!r}{why}.")
 
-    def _follow(self, started: threading.Event) -> None:
-        assert self._job is not None
-        assert self._job.stdout is not None
-        for line in self._job.stdout:
-            event = json.loads(line)
-            if event["event"] == "started":
-                self._started = event
-                started.set()
-            elif event["event"] == "progress" and event["rows"]:
-                self._batches.append(event)
-
-    def _end_job(self) -> None:
-        if self._job is not None:
-            stop_job(self._job, grace_s=1.0)
-
     def check(self) -> None:
-        if self._job is not None and self._job.poll() is not None:
-            self._errors.seek(0)
-            raise PeerError(f"The pipeline ended with {self._job.returncode}: {self._errors.read()[-3000:]}")
+        if self._job is not None:
+            self._job.check()
 
     def processes(self) -> Mapping[str, int]:
         return self._processes
 
-    def sender(self, producer: int) -> KitSender:
+    def sender(self, producer: int) -> BrokerlessSender:
         spec = self.spec
-        return KitSender(
+        return BrokerlessSender(
             self.site.settings_for("producer"), f"bench-{producer}", spec.topic(producer), spec.partition(producer)
         )
 
-    def receiver(self) -> KitReceiver:
+    def receiver(self) -> BrokerlessReceiver:
         topics = self.spec.topics if self.spec.hops == 1 else [OUTPUT]
-        return KitReceiver(self.site.settings_for("reader"), topics, self.spec)
+        return BrokerlessReceiver(self.site.settings_for("reader"), topics, self.spec)
 
     def finish(self) -> Stats:
         topics = self.spec.topics
         tables = [partition_table(topic, n) for topic in topics for n in range(self.spec.partitions)]
         if self._job is None:
             return Stats(tables=tables)
-        code = stop_job(self._job)
-        if code:
-            self._errors.seek(0)
-            raise PeerError(f"The pipeline ended with {code}: {self._errors.read()[-3000:]}")
+        self._job.end()
         steady = self._batches[len(self._batches) // 2 :]  # the JVM compiles its code in the first half
         batches = sum(e["batches"] for e in steady) or 1
         return Stats(

@@ -1,4 +1,4 @@
-"""The kit's own peers: which engine the pipeline is asked for, and that figures of another one do not pass."""
+"""The peers of brokerless: which engine the pipeline is asked for, and that figures of another one do not pass."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks.peers import kit, load
+from benchmarks.peers import brokerless, load
 from benchmarks.peers.base import PeerError, Site
-from benchmarks.peers.kit import Brokerless
+from benchmarks.peers.brokerless import Brokerless
 from benchmarks.spec import Spec
 from brokerless.settings import Settings
 
@@ -51,7 +51,7 @@ def says(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         said["arguments"] = list(arguments)
         return subprocess.Popen([sys.executable, "-S", "-c", JOB, text], text=True, process_group=0, **streams)
 
-    monkeypatch.setattr(kit, "start_job", start)
+    monkeypatch.setattr(brokerless, "start_job", start)
     return said
 
 
