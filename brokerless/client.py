@@ -16,7 +16,7 @@ from weakref import WeakSet
 from brokerless.clock import SYSTEM, Clock
 from brokerless.consumer import Consumer
 from brokerless.errors import ConfigError
-from brokerless.export import export_topic
+from brokerless.export.topic import export_topic
 from brokerless.forks import is_copy
 from brokerless.log.log import DEADLINE_S
 from brokerless.producer.producer import Producer
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from brokerless.consumer import Batch
-    from brokerless.export import Exported
+    from brokerless.export.topic import Exported
     from brokerless.offsets import SavedPosition, Start
     from brokerless.store import Store
     from brokerless.topics import Topic

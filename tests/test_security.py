@@ -30,7 +30,8 @@ from brokerless.columns.footer import check_footer, row_count
 from brokerless.columns.text import RowReader
 from brokerless.consumer import Consumer
 from brokerless.errors import BrokerlessError, ConfigError, MessageError, StoreError, UnsupportedTable
-from brokerless.export import csv_header, csv_lines, export_topic, json_lines
+from brokerless.export.text import csv_header, csv_lines, json_lines
+from brokerless.export.topic import export_topic
 from brokerless.ingest.bodies import table_of
 from brokerless.local.processes import prepare
 from brokerless.local.server import find_minio, start_embedded, start_minio

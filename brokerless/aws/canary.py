@@ -18,10 +18,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from brokerless.clock import SYSTEM, Clock
-from brokerless.consumer import POLL_S, Consumer
+from brokerless.consumer import Consumer
 from brokerless.cost.bill import requests_usd
 from brokerless.errors import ConfigError, TopicNotFound
 from brokerless.examples.timezone.messages import DATE_FORMAT
+from brokerless.log.tail import POLL_S
 from brokerless.producer.producer import Producer
 from brokerless.schema import dead_letters
 from brokerless.settings import Settings

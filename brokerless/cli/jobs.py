@@ -245,7 +245,7 @@ def demo(
 
 
 def _show_demo(shown: Report, place: Place, seconds: float) -> None:
-    from brokerless.export import plain_decimal
+    from brokerless.export.text import plain_decimal
 
     print_table(
         ("message", "from", "date", "timestamp (ms)", "latency (s)"),

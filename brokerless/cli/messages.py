@@ -221,7 +221,7 @@ def tail(
     options = common(ctx, profile, root, as_json)
     begin = _start(start or ("beginning" if once else "latest"))
     settings = options.settings()
-    from brokerless.export import consumer_at, minibatches
+    from brokerless.export.topic import consumer_at, minibatches
 
     store = connect(settings)
     chosen: Format = form or ("jsonl" if options.as_json or not sys.stdout.isatty() else "table")
@@ -256,7 +256,7 @@ def _start(text: str) -> Start | SavedPosition:
 
 
 def _printer(form: Format, *, offsets: bool) -> Callable[[Batch, Table], None]:
-    from brokerless.export import csv_header, csv_lines, json_lines
+    from brokerless.export.text import csv_header, csv_lines, json_lines
 
     header: list[str] = []
     widths: list[int] = []
@@ -310,7 +310,7 @@ def _printer(form: Format, *, offsets: bool) -> Callable[[Batch, Table], None]:
 
 
 def _cells(data: Table) -> Iterator[list[str]]:
-    from brokerless.export import as_texts
+    from brokerless.export.text import as_texts
 
     return map(list, zip(*(as_texts(data, name) for name in data.column_names), strict=True))
 
@@ -362,7 +362,7 @@ def export(
     options = common(ctx, profile, root, as_json)
     begin = _start(start)
     settings = options.settings()
-    from brokerless.export import export_topic
+    from brokerless.export.topic import export_topic
 
     store = connect(settings)
     rows = 0

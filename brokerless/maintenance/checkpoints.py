@@ -19,7 +19,6 @@ from brokerless.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from types import TracebackType
 
     from brokerless.store import ObjectInfo, Store
 
@@ -56,9 +55,7 @@ class LogCopy:
     def __enter__(self) -> LogCopy:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._folder.cleanup()
 
     def get(self, path: str, *, within_s: float | None = None) -> bytes:

@@ -23,8 +23,6 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
-from arro3.core import Array, DataType, RecordBatch, Table
-
 from brokerless.clock import SYSTEM, Clock
 from brokerless.columns import records
 from brokerless.errors import (
@@ -37,20 +35,20 @@ from brokerless.errors import (
     UsageError,
 )
 from brokerless.forks import is_copy, refuse_copy
-from brokerless.log.commit import commit_table
-from brokerless.log.log import DEADLINE_S, TxnAdvanced, epoch_of, shared
+from brokerless.log.log import DEADLINE_S, shared
 from brokerless.offsets import Ack
 from brokerless.producer.buffer import Buffer, Call
-from brokerless.producer.partitioner import partition_of
+from brokerless.producer.split import split
+from brokerless.producer.writer import PartitionWriter
 from brokerless.topics import open_topic, store_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from concurrent.futures import Future
-    from types import TracebackType
+
+    from arro3.core import Table
 
     from brokerless.columns.records import Messages
-    from brokerless.log.log import DeltaLog
     from brokerless.settings import Settings
     from brokerless.store import Store
     from brokerless.topics import Topic
@@ -65,8 +63,7 @@ _PROGRESS: Final = re.compile(r"[^:/]{1,100}:[^:/]+:(0|[1-9][0-9]{0,3})(:[^:/]+)
 """The txns of a pipeline, ``name:topic:partition:table id``, in the logs of its outputs (``spark.progress.app_id``);
 without the table id they are of an older version."""
 
-_REMEMBERED: Final = 10_000
-"""How many of its own sequences a producer knows to be committed; older ones are refused until it is opened again."""
+_Outcome = tuple[int, int, bool] | BrokerlessError
 
 
 class Producer:
@@ -136,10 +133,14 @@ class Producer:
                 f"Topic {about.name!r} has the partitions 0 to {about.partitions - 1}; name one of them, or a key, not "
                 "both."
             )
-        self._key = None if key is None else _key_column(about.schema.names, key, about.name)
+        if key is not None and key not in about.schema.names:
+            raise SchemaError(
+                f"Topic {about.name!r} has no column {key!r} to use as a key; it has: {', '.join(about.schema.names)}."
+            )
+        self._key = key
         self._partition = partition
         self._timeout_s = delivery_timeout_s
-        self._writers = [_PartitionWriter(shared(log), producer_id, clock) for log in about.logs]
+        self._writers = [PartitionWriter(shared(log), producer_id, clock) for log in about.logs]
         self._next = clock.rng.randrange(self.partitions)
         self._buffer = Buffer(
             linger_s, min(batch_rows, MAX_COMMIT_ROWS), min(batch_bytes, MAX_COMMIT_BYTES), buffer_bytes
@@ -226,8 +227,7 @@ class Producer:
         """Take over the producer id now, in every partition that this producer may write to.
 
         An older producer that has the id is stopped. Without it, a producer takes over a partition when it first writes
-        to it. Whoever decides by ``last_sequence``
-        what to send claims first: until then the older producer may still write.
+        to it. Whoever decides by ``last_sequence`` what to send claims first: until then the older one may still write.
 
         Raises:
             UsageError: this producer has no ``producer_id``, or its process was forked from the one that opened it.
@@ -309,9 +309,7 @@ class Producer:
     def __enter__(self) -> Producer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _prepare(self, messages: Messages, sequence: int | None = None) -> Call:
@@ -331,7 +329,7 @@ class Producer:
             return Call(table, {None: (table, range(table.num_rows))}, at=self._clock.monotonic())
         # Rows without a key: an exact resend must cut them as the first time, or it loses or repeats them.
         spare = self._turn() if sequence is None else sequence % self.partitions
-        return Call(table, _split(table, self._key, self.partitions, spare), at=self._clock.monotonic())
+        return Call(table, split(table, self._key, self.partitions, spare), at=self._clock.monotonic())
 
     def _turn(self) -> int:
         self._next = (self._next + 1) % self.partitions
@@ -404,9 +402,8 @@ class Producer:
                     with contextlib.suppress(RuntimeError):
                         futures[partition] = self._pool.submit(write, partition)
                 wait(futures.values())
-            except BaseException:  # an interrupt: a later call must not overtake what is on its way
-                wait(futures.values())
-                raise
+            finally:
+                wait(futures.values())  # after an interrupt, too: a later call must not overtake what is on its way
             outcomes = {p: futures[p].result() if p in futures else write(p) for p in jobs}
         else:
             outcomes = {partition: write(partition) for partition in jobs}
@@ -430,144 +427,3 @@ def _end_all() -> None:
     for producer in list(_open):
         with contextlib.suppress(Exception):
             producer._end()
-
-
-_Outcome = tuple[int, int, bool] | BrokerlessError
-
-
-class _PartitionWriter:
-    """One partition's table: upload, then append. Writes come from one thread at a time."""
-
-    def __init__(self, log: DeltaLog, producer_id: str | None, clock: Clock) -> None:
-        self.producer_id = producer_id
-        self.conflicts = 0
-        self.log = log
-        self._clock = clock
-        self._claiming = threading.Lock()  # ``claim`` in another thread must not fence this producer
-        self._epoch: int | None = None
-        self._used = -1  # the last sequence that this producer took, committed or not
-        self._found = -1  # the last one in the log when this producer took over
-        self._sent: dict[int, None] = {}  # those after it that callers gave, and that are committed
-        self._trying: int | None = None  # the last one that a caller gave, if that was the last one used
-
-    def last_sequence(self) -> int | None:
-        if self.producer_id is None:
-            return None
-        self.log.confirm()
-        return self.log.txn(self.producer_id)
-
-    def write(self, tables: Sequence[Table], sequence: int | None, deadline: float) -> tuple[int, int, bool]:
-        """Commits the tables as one object; returns (version, first index, whether it was there already)."""
-        txns: dict[str, int] = {}
-        expect: dict[str, int] = {}
-        if self.producer_id is not None:
-            self.own(deadline - self._clock.monotonic())
-            known = self._known()
-            if sequence is not None and known >= sequence:
-                # Not from memory: the topic that has this sequence may be gone by now.
-                # guard: the log is asked before a sequence is called a duplicate
-                self.log.confirm()
-                known = self._known()
-            # guard: a sequence that the log has is not written again
-            if sequence is not None and known >= sequence:
-                self._check_sent(sequence)
-                self._remember(sequence)
-                return -1, 0, True
-            number = max(self._used, known) + 1 if sequence is None else sequence
-            self._used, self._trying = max(self._used, number), sequence
-            # guard: the sequence is in the commit of its messages
-            txns = {self.producer_id: number}
-            # guard: the epoch is compared with the commit
-            expect = {epoch_of(self.producer_id): self._epoch or 0}
-        table = tables[0] if len(tables) == 1 else _concat(tables)
-        try:
-            left_s = deadline - self._clock.monotonic()
-            commit = commit_table(self.log, table, txns=txns, expect=expect, timeout_s=left_s, clock=self._clock)
-        except TxnAdvanced as error:
-            if error.ours:
-                self.log.confirm()
-                self._remember(sequence)
-                return (-1 if error.entry.commit_id is None else error.entry.version), 0, True
-            raise self._taken_over(str(error)) from error
-        self._remember(sequence)
-        self.conflicts += commit.attempts - 1
-        return commit.version, commit.first_index, False
-
-    def _known(self) -> int:
-        """The last sequence in the log, -1 without one, as long as nobody else has taken the id over.
-
-        Raises:
-            ProducerFenced: somebody has, and may have given the same sequence to other messages.
-        """
-        producer_id = self.producer_id or ""
-        if self.log.txn(epoch_of(producer_id)) != self._epoch:
-            self.log.confirm()  # an entry may be missing instead
-        if (epoch := self.log.txn(epoch_of(producer_id))) != self._epoch:
-            how = f"its epoch is {epoch}, not {self._epoch}"
-            raise self._taken_over(how)
-        known = self.log.txn(producer_id)
-        return -1 if known is None else known
-
-    def _remember(self, sequence: int | None) -> None:
-        if sequence is not None:
-            self._sent[sequence] = None
-            if len(self._sent) > _REMEMBERED:
-                del self._sent[next(iter(self._sent))]
-
-    def _check_sent(self, sequence: int) -> None:
-        """Refuses a sequence that the log is past, but not by a commit of these messages.
-
-        Raises:
-            UsageError: this producer has used a higher one since, and never committed this one.
-        """
-        if sequence > self._found and sequence != self._trying and sequence not in self._sent:
-            raise UsageError(
-                f"Sequence {sequence} of {self.producer_id!r} comes after {self._used} in {self.log.table!r}, and this "
-                "producer knows of no commit of it: sequences must grow from call to call, and a call without one "
-                "takes the next. Look in the topic for its messages before you send them under a new one."
-            )
-
-    def _taken_over(self, how: str) -> ProducerFenced:
-        return ProducerFenced(
-            f"Another producer with the id {self.producer_id!r} took over {self.log.table!r} ({how}); "
-            "this one writes nothing more. Give each producer its own id."
-        )
-
-    def own(self, within_s: float) -> None:
-        """Take over the producer id, unless this producer has done so."""
-        with self._claiming:
-            if self._epoch is None and self.producer_id is not None:
-                # guard: a producer claims its id in each partition
-                self._epoch = self.log.claim(self.producer_id, deadline_s=within_s)
-                known = self.log.txn(self.producer_id)
-                self._found = -1 if known is None else known
-
-
-def _concat(tables: Sequence[Table]) -> Table:
-    batches = [batch for table in tables for batch in table.to_batches()]
-    return Table.from_batches(batches).combine_chunks()
-
-
-def _key_column(names: Sequence[str], key: str, topic: str) -> str:
-    if key not in names:
-        raise SchemaError(f"Topic {topic!r} has no column {key!r} to use as a key; it has: {', '.join(names)}.")
-    return key
-
-
-def _split(
-    table: Table, key: str, partitions: int, spare: int
-) -> dict[int | None, tuple[Table, Sequence[int]]]:  # fmt: skip
-    """Cuts a table by the key's partition, in order; rows with a null key go to the partition ``spare``."""
-    column = table.column(key)
-    kind = column.type
-    if not (DataType.is_string(kind) or DataType.is_binary(kind) or DataType.is_integer(kind)):
-        raise SchemaError(f"Column {key!r} cannot be a key: use a string, binary or integer column.")
-    rows: dict[int, list[int]] = {}
-    for number, value in enumerate(column.to_pylist()):
-        rows.setdefault(spare if value is None else partition_of(value, partitions), []).append(number)
-    batch = table.combine_chunks().to_batches()[0]
-    return {p: (_take(batch, numbers), numbers) for p, numbers in sorted(rows.items())}
-
-
-def _take(batch: RecordBatch, rows: list[int]) -> Table:
-    return Table.from_batches([batch.take(Array(rows, type=DataType.uint64()))])

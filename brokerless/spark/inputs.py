@@ -13,7 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
 from brokerless.columns import records
-from brokerless.consumer import POLL_S, Tail, resolve_start
 from brokerless.errors import (
     AccessDenied,
     BrokerlessError,
@@ -30,6 +29,8 @@ from brokerless.errors import (
 )
 from brokerless.log.entries import PARTITIONS_KEY
 from brokerless.log.log import DeltaLog
+from brokerless.log.start import resolve_start
+from brokerless.log.tail import POLL_S, Tail
 from brokerless.offsets import Offset, parse_start
 from brokerless.schema import PRODUCED_AT, Column, Schema, dead_letters, partition_table, split_table
 from brokerless.spark.progress import Begin, Position, TableIds, position_in, recorded_in

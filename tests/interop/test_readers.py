@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from brokerless import Consumer, DeltaLog, Producer, Schema, create_topic, delete_topic, open_store
 from brokerless.errors import TopicDeleted
-from brokerless.export import export_topic
+from brokerless.export.topic import export_topic
 from brokerless.maintenance.maintainer import Maintainer, storage_options
 
 if TYPE_CHECKING:

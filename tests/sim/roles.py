@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from brokerless.columns import records
-from brokerless.consumer import RETENTION_CHECK_S, Consumer
+from brokerless.consumer import Consumer
 from brokerless.errors import (
     BrokerlessError,
     CommitError,
@@ -37,6 +37,7 @@ from brokerless.errors import (
 from brokerless.ingest.batches import BatchIngest, Routes, SourceMessage
 from brokerless.ingest.http import HttpIngest, HttpRequest
 from brokerless.log.log import FRESH_S, DeltaLog, epoch_of
+from brokerless.log.tail import RETENTION_CHECK_S
 from brokerless.maintenance.maintainer import Maintainer
 from brokerless.metrics import Meter
 from brokerless.producer.pool import ProducerPool

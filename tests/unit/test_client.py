@@ -20,7 +20,7 @@ from brokerless.errors import (
     TopicDeleted,
     TopicNotFound,
 )
-from brokerless.export import export_topic
+from brokerless.export.topic import export_topic
 from brokerless.log.entries import Add, Entry
 from brokerless.log.log import FRESH_S, KEPT_ACTIONS, RECHECK_S, DeltaLog
 from brokerless.producer.producer import Producer

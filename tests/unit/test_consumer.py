@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from brokerless.columns.records import encode, object_name, to_table
-from brokerless.consumer import RAISE_AGAIN_S, REMEMBERED_PATHS, RETENTION_CHECK_S, Batch, Consumer, Tail, _Part
+from brokerless.consumer import RAISE_AGAIN_S, Batch, Consumer, _Part
 from brokerless.errors import (
     ConfigError,
     DeliveryFailed,
@@ -29,6 +29,7 @@ from brokerless.errors import (
 )
 from brokerless.log.entries import Add, build_entry
 from brokerless.log.log import DeltaLog
+from brokerless.log.tail import REMEMBERED_PATHS, RETENTION_CHECK_S, Tail
 from brokerless.offsets import Offset, Start
 from brokerless.producer.producer import Producer
 from brokerless.schema import Schema

@@ -20,11 +20,11 @@ from arro3.io import read_parquet
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerless import export as export_module
 from brokerless.columns.records import to_table
-from brokerless.consumer import Tail
 from brokerless.errors import BrokerlessError, ConfigError, TopicChanged, TopicNotFound
-from brokerless.export import csv_lines, export_topic, json_lines, plain_decimal
+from brokerless.export.text import csv_lines, json_lines, plain_decimal
+from brokerless.export.topic import export_topic
+from brokerless.log.tail import Tail
 from brokerless.offsets import Offset, SavedPosition
 from brokerless.producer.producer import Producer
 from brokerless.schema import Schema
@@ -221,11 +221,8 @@ def test_instants_need_no_time_zone_database(no_time_zones):
 # Parquet
 
 
-@pytest.mark.parametrize("pyarrow", [True, False])
-def test_parquet_holds_each_message_exactly(store, topic, tmp_path, monkeypatch, pyarrow):
-    if not pyarrow:
-        monkeypatch.setattr(export_module.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(export_module, "_ROW_GROUP_BYTES", 1)  # a row group a commit
+def test_parquet_holds_each_message_exactly(store, topic, tmp_path, monkeypatch):
+    monkeypatch.setattr("brokerless.export.files._ROW_GROUP_BYTES", 1)  # a row group a message
     path = tmp_path / "t.parquet"
     export_topic(topic, path, store=store, once=True)
     data = read_parquet(path).read_all()
@@ -234,10 +231,7 @@ def test_parquet_holds_each_message_exactly(store, topic, tmp_path, monkeypatch,
     assert [entry.name for entry in tmp_path.iterdir() if entry.name != "root"] == ["t.parquet"]
 
 
-@pytest.mark.parametrize("pyarrow", [True, False])
-def test_parquet_of_an_empty_topic_is_a_file_without_rows(store, tmp_path, monkeypatch, pyarrow):
-    if not pyarrow:
-        monkeypatch.setattr(export_module.importlib.util, "find_spec", lambda name: None)
+def test_parquet_of_an_empty_topic_is_a_file_without_rows(store, tmp_path):
     create_topic(store, "t", WIDE)
     export_topic("t", tmp_path / "t.parquet", store=store, once=True)
     assert read_parquet(tmp_path / "t.parquet").read_all().num_rows == 0

@@ -51,7 +51,7 @@ ONLY_IN = {
     "aws_lambda_powertools": ("lambdas/",),
     "typer": ("brokerless/cli/",),
     "deltalake": ("brokerless/maintenance/checkpoints.py", "brokerless/spark/"),
-    "pyarrow": ("brokerless/spark/", "brokerless/cli/", "brokerless/export.py", "glue_jobs/"),
+    "pyarrow": ("brokerless/spark/", "brokerless/cli/", "glue_jobs/"),
 }
 NOBODY_IMPORTS = ("brokerless.cli", "infra", "lambdas", "benchmarks", "tests")
 LIBRARIES = ("brokerless", "glue_jobs", "lambdas", "infra")

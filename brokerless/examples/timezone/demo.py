@@ -34,7 +34,7 @@ from brokerless.examples.timezone.messages import (
     unified_schema,
     zone_messages,
 )
-from brokerless.export import Exported, export_topic
+from brokerless.export.topic import Exported, export_topic
 from brokerless.local import background
 from brokerless.local import server as servers
 from brokerless.local.jobs import start_job, stop_job

@@ -15,8 +15,8 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 from brokerless.columns.records import arrow_schema
-from brokerless.consumer import POLL_S
 from brokerless.errors import BrokerlessError, ConfigError, PipelineError
+from brokerless.log.tail import POLL_S
 from brokerless.schema import Schema
 from brokerless.spark.inputs import (
     IDLE_POLL_MAX_S,

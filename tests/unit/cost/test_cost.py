@@ -43,6 +43,7 @@ from brokerless.cost.estimate import ALTERNATIVES, Estimate, claims, crossings, 
 from brokerless.cost.prices import Price, Prices, load, parse, published
 from brokerless.cost.workload import Workload, polls_per_s
 from brokerless.errors import ConfigError
+from brokerless.log import tail
 from brokerless.maintenance import maintainer as maintenance
 from brokerless.producer import producer
 from tools.pages import cost as cost_page
@@ -420,7 +421,7 @@ def test_prices_can_be_read_from_a_zip_without_other_packages(tmp_path: Path) ->
 
 def test_the_model_has_the_librarys_constants() -> None:
     for name in ("POLL_S", "FLOWING_S", "EARLY", "RETENTION_CHECK_S"):
-        assert getattr(workload, name) == getattr(consumer, name)
+        assert getattr(workload, name) == getattr(tail, name)
     produced = producer.Producer.__init__.__kwdefaults__
     consumed = consumer.Consumer.__init__.__kwdefaults__
     assert produced["linger_s"] == workload.LINGER_S

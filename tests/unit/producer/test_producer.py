@@ -32,7 +32,8 @@ from brokerless.errors import (
 from brokerless.log.log import RECHECK_S, DeltaLog
 from brokerless.producer.buffer import Call
 from brokerless.producer.partitioner import partition_of
-from brokerless.producer.producer import Producer, _PartitionWriter
+from brokerless.producer.producer import Producer
+from brokerless.producer.writer import PartitionWriter
 from brokerless.schema import Schema
 from brokerless.topics import create_topic, delete_topic
 from tests.support.fakes import FakeClock, FakeStore, Put
@@ -484,7 +485,7 @@ def test_a_later_call_waits_for_what_an_interrupted_one_left_on_its_way(
         return concurrent.futures.wait(futures)
 
     producer = Producer("p4", store=store, clock=clock, key="n")
-    monkeypatch.setattr(_PartitionWriter, "write", write)
+    monkeypatch.setattr(PartitionWriter, "write", write)
     monkeypatch.setattr("brokerless.producer.producer.wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
         producer.send(rows(*range(40)))

@@ -1,0 +1,1 @@
+"""A topic as a file: CSV, JSON lines or Parquet."""
