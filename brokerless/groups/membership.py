@@ -103,6 +103,7 @@ class Membership:
         self._staged: dict[Partition, Committed] = {}  # positions that the next heartbeat commits
         self._seen: dict[str, tuple[Tag | None, float]] = {}  # each watched member's tag, and since when
         self._beat_at = self._view_at = self._handover_at = float("-inf")
+        self._waiting = False  # for an earlier owner to let go
         self._why: str | None = "it has not joined"
 
     @property
@@ -126,11 +127,12 @@ class Membership:
             self._forget()
             self.name = f"{self._instance or 'member'}-{self._clock.uuid()[:8]}"
             self._state = MemberState(self.name)
+            sent_at = self._clock.monotonic()
             self._tag = self.objects.write_member(self._state, None)
             about = Member(self._topics, int(self._session_s * 1000), self._instance)
             self._view = self.objects.change(lambda old: self._joined(old, about))
             self._why = None
-            self._beat_at = self._view_at = self._clock.monotonic()
+            self._beat_at, self._view_at = sent_at, self._clock.monotonic()
 
     def _joined(self, old: GroupState | None, about: Member) -> GroupState | None:
         group = old or GroupState(self.group, self._strategy)
@@ -173,7 +175,9 @@ class Membership:
                 self._watch()
 
     def due_in_s(self) -> float:
-        """Return how long ``beat`` has nothing to do."""
+        """Return how long there is nothing to do."""
+        if self._waiting:
+            return max(0.0, self._handover_at + _HANDOVER_S - self._clock.monotonic())
         next_view = self._view_at + min(WATCH_S, self._heartbeat_s)
         return max(0.0, min(next_view, self._beat_at + self._heartbeat_s) - self._clock.monotonic())
 
@@ -184,7 +188,8 @@ class Membership:
             StoreError: the store failed.
         """
         with self._lock:
-            if not self.lost and self._clock.monotonic() - self._beat_at > self._session_s / 2:
+            # guard: a member that slept asks whether it is alive before it gives out messages
+            while not self.lost and self._clock.monotonic() - self._beat_at > self._session_s / 2:
                 self._write()
 
     def _look(self) -> None:
@@ -215,10 +220,11 @@ class Membership:
                 committed={**self._state.committed, **staged, **(committed or {})},
                 fenced=fenced,
             )
+            sent_at = self._clock.monotonic()
             tag = self.objects.write_member(new, self._tag)
             if tag is not None:
                 self._state, self._tag, self._staged = new, tag, {}
-                self._beat_at = self._clock.monotonic()
+                self._beat_at = sent_at  # for the others its session began then at the earliest
                 return
             found = self.objects.read_member(self.name)
             if found is not None and found[0].fenced is None:
@@ -308,6 +314,7 @@ class Membership:
                 return {}
             mine = {key: share for key, share in self._view.shares.items() if share.owner == self.name}
             todo = {key: share for key, share in mine.items() if key not in self._held}
+            self._waiting = bool(todo)
             now = self._clock.monotonic()
             if not todo or now - self._handover_at < _HANDOVER_S:
                 return {}
