@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from brokerless.errors import StoreUnavailable
-from brokerless.groups.state import GroupState, MemberState, group_path, member_path
+from brokerless.groups.state import FOLDER, GroupState, MemberState, group_path, member_path, newest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -143,3 +143,27 @@ class GroupObjects:
 
     def _parse_group(self, data: bytes) -> GroupState:
         return GroupState.parse(data, path=f"{self._store.uri}/{self.path}")
+
+
+def committed_versions(store: Store, topic: str, partition: int, table_id: str, *, clock: Clock) -> list[int]:
+    """Return, for each group that reads a partition, the first entry that it has not read completely.
+
+    One LIST, and one GET for each group and member.
+
+    Raises:
+        GroupDamaged, StoreError: a group cannot be read, so what it has read is not known.
+    """
+    found: list[int] = []
+    for info in store.list(FOLDER):
+        name = info.path.removeprefix(f"{FOLDER}/").removesuffix("/group.json")
+        if "/" in name:
+            continue
+        objects = GroupObjects(store, name, clock)
+        group = objects.read_group()
+        share = None if group is None else group.shares.get((topic, partition))
+        if group is None or share is None:
+            continue
+        states = objects.read_members(group).values()
+        known = newest(share.committed, *(one.committed.get((topic, partition)) for one in states if one is not None))
+        found.append(known.offset.version if known is not None and known.table_id == table_id else 0)
+    return found
