@@ -742,7 +742,7 @@ class DeltaLog:
                     operation=change.operation,
                     engine=ENGINE,
                     table_id=state.metadata.id,
-                    adds=change.adds,
+                    adds=[replace(add, data_change=not change.keeps_rows) for add in change.adds],
                     removes=change.removes,
                     txns=change.txns,
                     metadata=change.metadata,

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from brokerless.errors import BrokerlessError
 from brokerless.log.commit import REMOVAL_VALID_S, REMOVALS
 from brokerless.log.entries import check_supported
+from brokerless.maintenance.retention import LIMITS
 from brokerless.maintenance.step import (
     DELETE_BATCH,
     ENTRY,
@@ -130,6 +131,9 @@ class GarbageCollection(TableStep):
         age_s = horizon.now_s - info.modified_s
         # Objects are uploaded before their entries, so the entry that adds this one is older than all retained ones.
         unreachable = info.modified_s < horizon.stored_s
+        if removed_ms is not None and any(key in state.metadata.configuration for key in LIMITS):
+            # The topic says itself what stays; the grace time is for queries of other engines that are under way.
+            return unreachable and removed_ms < (horizon.now_s - self._grace_s) * 1000
         if removed_ms is not None:
             return unreachable and removed_ms < min(horizon.written_ms, (horizon.now_s - rules.removed_s) * 1000)
         if _PROBE.fullmatch(path):

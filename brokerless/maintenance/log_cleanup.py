@@ -88,7 +88,7 @@ class LogCleanup(TableStep):
             if checkpoint is None:
                 raise StoreError(f"{log.uri}: checkpoint {base} is incomplete, so the entries below it are retained.")
             rules = self._rules(log, checkpoint.metadata)
-            if rules.log_retention_s <= retention_s:
+            if start is not None or rules.log_retention_s <= retention_s:
                 break
             retention_s = rules.log_retention_s
         for batch in self._in_time(batches(expired_below), work):
