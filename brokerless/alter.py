@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from brokerless.clock import SYSTEM, Clock
@@ -90,3 +91,17 @@ def alter_topic(store: Store, topic: str, limits: Mapping[str, str], *, clock: C
                 if attempt == _TRIES - 1:
                     raise
     return describe_topic(store, topic, clock=clock)
+
+
+def describe_limits(limits: Mapping[str, str]) -> str:
+    """Return a topic's limits as a sentence."""
+    parts: list[str] = []
+    if RETENTION_KEY in limits:
+        parts.append(f"for {timedelta(milliseconds=int(limits[RETENTION_KEY]))}")
+    if limits.get(RETENTION_READ_KEY) == "true":
+        parts.append("until every group has read them")
+    if RETENTION_BYTES_KEY in limits:
+        parts.append(f"up to {int(limits[RETENTION_BYTES_KEY]) / 1e6:,.0f} MB a partition")
+    text = f"messages stay {', '.join(parts) or 'for ever'}"
+    key = limits.get(COMPACT_BY_KEY)
+    return text if key is None else f"{text}; in the table, only the latest of each {key}"

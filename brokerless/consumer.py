@@ -486,29 +486,79 @@ class Consumer:
             loaded = [next(tables) for _ in t.files]
             if not loaded or t.part.error:
                 continue  # the latter is behind what cannot be read
-            good: list[Table] = []
-            for table in loaded:
-                if isinstance(table, BrokerlessError):
-                    t.stop(sum(g.num_rows for g in good), table)
+            good: list[Loaded] = []
+            rows = 0
+            for add, found in zip(t.files, loaded, strict=True):
+                if isinstance(found, BrokerlessError):
+                    t.stop(rows, found)
                     break
-                good.append(table)
-            whole = t.part.error is None
-            good = [table for table in good if table.num_rows] or good[:1]
-            if not good:
-                continue
-            data = good[0] if len(good) == 1 else Table.from_batches([b for x in good for b in x.to_batches()])
-            if t.skip:
-                data = data.slice(min(t.skip, data.num_rows))
-            yield Batch(t.part.topic, t.part.number, t.entry.version, t.skip, data, whole, self)
+                good.append(found)
+                rows += found.rows if add.rows is None else max(add.rows, found.rows)
+                found.end = rows
+            yield from self._batches(t, good)
 
-    def _load(self, file: tuple[_Part, str]) -> Table | BrokerlessError:
+    def _batches(self, taken: _Taken, loaded: Sequence[Loaded]) -> Iterator[Batch]:
+        """The messages of an entry: one batch, but where rows were erased one for each run of numbers."""
+        pieces: list[tuple[int, Table]] = []
+        begin = 0
+        for found in loaded:
+            pieces += [(begin + first, table) for first, table in found.runs()]
+            begin = found.end
+        joined: list[tuple[int, list[Table]]] = []
+        following = -1
+        for first, table in pieces:
+            if first != following:
+                joined.append((first, []))
+            joined[-1][1].append(table)
+            following = first + table.num_rows
+        whole = taken.part.error is None
+        for number, (first, tables) in enumerate(joined):
+            full = [table for table in tables if table.num_rows] or tables[:1]
+            data = full[0] if len(full) == 1 else Table.from_batches([b for x in full for b in x.to_batches()])
+            skip = min(max(taken.skip - first, 0), data.num_rows)
+            last = number == len(joined) - 1
+            where = taken.part.topic, taken.part.number, taken.entry.version
+            yield Batch(*where, first + skip, data.slice(skip) if skip else data, whole and last, self)
+
+    def _load(self, file: tuple[_Part, str]) -> Loaded | BrokerlessError:
         part, name = file
         path = f"{part.tail.log.table}/{name}"
         try:
             table = records.load(self._store, path)
-            return records.with_columns(table, part.columns, path=f"{self._store.uri}/{path}")
+            numbers = list(table.column(records.ROW).to_pylist()) if records.ROW in table.column_names else None
+            return Loaded(records.with_columns(table, part.columns, path=f"{self._store.uri}/{path}"), numbers)
         except BrokerlessError as error:
             return error
+
+
+@dataclass(slots=True)
+class Loaded:
+    """The rows of an object.
+
+    Attributes:
+        numbers: the rows' numbers in the object as it was, where some were erased.
+        end: the index in the commit of the row behind this object's last one.
+    """
+
+    table: Table
+    numbers: list[int] | None
+    end: int = 0
+
+    @property
+    def rows(self) -> int:
+        """How many rows the object had, as far as its own rows tell."""
+        return self.table.num_rows if self.numbers is None else max(self.numbers, default=-1) + 1
+
+    def runs(self) -> Iterator[tuple[int, Table]]:
+        """The rows in runs without a gap, each with the number of its first one."""
+        if self.numbers is None:
+            yield 0, self.table
+            return
+        begin = 0
+        for row in range(1, len(self.numbers) + 1):
+            if row == len(self.numbers) or self.numbers[row] != self.numbers[row - 1] + 1:
+                yield self.numbers[begin], self.table.slice(begin, row - begin)
+                begin = row
 
 
 def _columns(schema: Schema, log: DeltaLog) -> tuple[Column, ...]:

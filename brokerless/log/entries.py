@@ -40,6 +40,9 @@ RETENTION_KEY: Final = "brokerless.retentionMs"
 RETENTION_BYTES_KEY: Final = "brokerless.retentionBytes"
 RETENTION_READ_KEY: Final = "brokerless.retentionUntilRead"
 COMPACT_BY_KEY: Final = "brokerless.compactBy"
+RETENTION_KEYS: Final = (RETENTION_KEY, RETENTION_BYTES_KEY, RETENTION_READ_KEY)
+LIMIT_KEYS: Final = (*RETENTION_KEYS, COMPACT_BY_KEY)
+"""What a topic need not keep, as properties of its tables; ``brokerless.alter`` has their meaning."""
 
 NOTHING_NEW_KEY: Final = "noNewMessages"
 """In ``commitInfo``: the files that the entry adds hold only messages that were delivered before. So retention,

@@ -2,13 +2,17 @@
 
 Each object with such messages is written again without them, and one entry puts the new object in its place. It says
 that there is nothing new in it, so no reader gets the other messages again, and offsets stay. Other engines no longer
-see the messages at once. Objects and entries that held them go when clean-up reaches them (``docs/erasure.md``).
+see the messages at once. What is left of each object is put beside the table, with the rows' numbers, and maintenance
+removes the object itself after its grace time; from then on no reader of the log finds the messages either.
 """
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from arro3.core import Array, ChunkedArray, DataType, Field, Table
 
 from brokerless.clock import SYSTEM, Clock
 from brokerless.columns import records
@@ -36,7 +40,7 @@ class Erased:
 
     Attributes:
         messages: how many messages met the condition.
-        objects: how many objects held them.
+        objects: how many objects held them, with those that were merged or replaced before.
         version: the entry that removed them; None if there were none, or nothing was to be changed.
     """
 
@@ -80,32 +84,43 @@ def erase_messages(
     columns = (*about.schema.columns, Column(PRODUCED_AT, "timestamp"))
 
     def erase(number: int, log: DeltaLog) -> Erased:
+        state = log.load(with_files=True)
         removes: list[str] = []
         adds: list[Add] = []
+        left: dict[str, Table] = {}  # what is left of each object, by its path
         messages = 0
-        state = log.load(with_files=True)
-        for done, add in enumerate(state.files.values(), start=1):
-            path = f"{log.table}/{add.path}"
-            table = records.with_columns(records.load(store, path), columns, path=path)
-            met = condition.holds(table)
+        # Objects that were merged or replaced are no longer live, but entries name them still.
+        for done, name in enumerate([*state.files, *state.tombstones], start=1):
+            path = f"{log.table}/{name}"
+            live = state.files.get(name)
             if on_object is not None:
-                on_object(done, len(state.files))
+                on_object(done, len(state.files) + len(state.tombstones))
+            table = _load(store, path, live=live is not None)
+            if table is None:
+                continue
+            met = condition.holds(records.with_columns(table, columns, path=path))
             if not any(met):
                 continue
+            left[path] = rows_where(table, [not one for one in met])
+            if live is None:
+                continue
             messages += sum(met)
-            removes.append(add.path)
+            removes.append(name)
             if not all(met) and not dry_run:
-                data = records.encode(rows_where(table, [not one for one in met]))
-                first, last = compacted_range(add.path)
+                data = records.encode(left[path].drop_columns([records.ROW]))
+                first, last = compacted_range(name)
                 unique = clock.uuid() if first < 0 else f"merged-{first}-{last}-{clock.uuid()}"
-                name = records.object_name(data, unique)
-                store.put(f"{log.table}/{name}", data)
-                adds.append(Add(name, len(data), len(met) - sum(met), add.modified_ms))
+                new = records.object_name(data, unique)
+                store.put(f"{log.table}/{new}", data)
+                adds.append(Add(new, len(data), left[path].num_rows, live.modified_ms))
         version = None
-        if removes and not dry_run:
+        if left and not dry_run:
+            # guard: what is left of an object is there before the object may go
+            for path, table in left.items():
+                store.put(records.erased_path(path), records.encode(table))
             audit = {"erased": {"messages": messages, "objects": len(removes), "by": by}}
             version = log.rewrite(Rewrite("DELETE", state.version, tuple(removes), tuple(adds), about=audit))
-        return Erased(about.name, number, messages, len(removes), version)
+        return Erased(about.name, number, messages, len(left), version)
 
     found: list[Erased] = []
     for number, log in enumerate(about.logs):
@@ -117,3 +132,15 @@ def erase_messages(
                 if attempt == _TRIES - 1:
                     raise
     return found
+
+
+def _load(store: Store, path: str, *, live: bool) -> Table | None:
+    """Return an object's rows with their numbers, without those that were erased before; None if it is gone."""
+    if not live:
+        with contextlib.suppress(FileNotFoundError):
+            return records.decode(store.get(records.erased_path(path)))
+        if not store.exists(path):
+            return None
+    table = records.load(store, path)
+    numbers = Array(list(range(table.num_rows)), DataType.int64())
+    return table.append_column(Field(records.ROW, DataType.int64(), nullable=True), ChunkedArray([numbers]))

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Final, cast
 
 from brokerless.errors import LogIncomplete, StoreError
 from brokerless.log.checkpoint import read_checkpoint
-from brokerless.log.entries import START_TXN
+from brokerless.log.entries import RETENTION_KEYS, START_TXN
 from brokerless.log.log import DeltaLog
 from brokerless.maintenance.checkpoints import LogCopy
-from brokerless.maintenance.retention import LIMITS
 from brokerless.maintenance.step import ENTRY, MIN_LOG_RETENTION_S, LogEnd, TableStep, Work, batches
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ class LogCleanup(TableStep):
         retention_s = self._log_retention_s
         # Where a topic has limits of its own, these decide what stays: ``Retention`` has moved its start.
         properties = log.state.metadata.configuration
-        start = log.state.txns.get(START_TXN, 0) if any(key in properties for key in LIMITS) else None
+        start = log.state.txns.get(START_TXN, 0) if any(key in properties for key in RETENTION_KEYS) else None
         if start is not None:
             retention_s = MIN_LOG_RETENTION_S if self._settle_s > 0 else 0.0
         old: list[tuple[int, ObjectInfo]] = []

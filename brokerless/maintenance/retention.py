@@ -7,10 +7,17 @@ clean-up then removes the entries, and garbage collection the objects, so reader
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from brokerless.groups.objects import committed_versions
-from brokerless.log.entries import PARTITIONS_KEY, RETENTION_BYTES_KEY, RETENTION_KEY, RETENTION_READ_KEY, START_TXN
+from brokerless.log.entries import (
+    PARTITIONS_KEY,
+    RETENTION_BYTES_KEY,
+    RETENTION_KEY,
+    RETENTION_KEYS,
+    RETENTION_READ_KEY,
+    START_TXN,
+)
 from brokerless.log.rewrite import Rewrite
 from brokerless.maintenance.compaction import compacted_range
 from brokerless.maintenance.step import ENTRY, LogEnd, TableStep, Work, incomplete
@@ -22,8 +29,6 @@ if TYPE_CHECKING:
     from brokerless.log.checkpoint import TableState
     from brokerless.log.log import DeltaLog
 
-LIMITS: Final = (RETENTION_KEY, RETENTION_BYTES_KEY, RETENTION_READ_KEY)
-
 
 class Retention(TableStep):
     """The step that removes what a topic need not keep."""
@@ -31,7 +36,7 @@ class Retention(TableStep):
     def expire(self, log: DeltaLog, end: LogEnd, work: Work) -> None:
         """Remove the messages that are beyond one of the topic's limits."""
         properties = log.state.metadata.configuration
-        if PARTITIONS_KEY not in properties or not any(key in properties for key in LIMITS):
+        if PARTITIONS_KEY not in properties or not any(key in properties for key in RETENTION_KEYS):
             return
         start = log.earliest()
         found = max(

@@ -197,6 +197,27 @@ def test_erased_messages_leave_the_table_and_the_others_are_not_read_again(store
     assert audit["erased"] == {"messages": 3, "objects": 2, "by": "privacy@example.com"}
     send(store, 6, user="a")
     assert [n for _, n in consumed(live)] == [6]
+    # The objects go after the grace time; from then on nobody finds the messages, and the offsets of the others stay.
+    clock.advance(2 * HOUR)
+    assert maintain(store).objects_removed == 2
+    assert maintain(store).objects_removed == 0
+    assert consumed(reader(store)) == [(Offset(2), 3), (Offset(3, 1), 5), (Offset(5), 6)]
+    assert consumed(reader(store, Offset(3, 1))) == [(Offset(3, 1), 5), (Offset(5), 6)]
+
+
+def test_erased_messages_are_also_those_of_merged_objects(store: FakeStore, clock: FakeClock) -> None:
+    for n in range(12):
+        Producer("t", store=store, clock=clock).send([{"user": user, "n": 10 * n + i} for i, user in enumerate("abc")])
+    clock.advance(compaction.SETTLED_S + 1)
+    assert maintain(store, merge_every=10).objects_merged == 12
+    (done,) = erase_messages(store, "t", "user = 'b'", clock=clock)
+    assert (done.messages, done.objects) == (12, 13)
+    erase_messages(store, "t", "user = 'c' and n = 2", clock=clock)
+    clock.advance(2 * HOUR)
+    maintain(store)
+    left = [(n, i) for n in range(12) for i in (0, 2) if (n, i) != (0, 2)]
+    assert table_rows(store) == sorted(10 * n + i for n, i in left)
+    assert consumed(reader(store)) == [(Offset(n + 1, i), 10 * n + i) for n, i in left]
 
 
 def test_who_removed_a_file_first_wins(store: FakeStore, clock: FakeClock) -> None:
