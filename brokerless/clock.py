@@ -7,6 +7,7 @@ import re
 import time
 import uuid
 from dataclasses import dataclass, field
+from typing import Final
 
 
 @dataclass(slots=True)
@@ -42,13 +43,16 @@ class Clock:
 SYSTEM = Clock()
 
 
+_SECONDS: Final = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+
+
 def duration_s(text: str) -> float:
-    """Parse a duration such as ``20ms``, ``1.5s`` or ``2`` (seconds), and return it in seconds.
+    """Parse a duration such as ``20ms``, ``1.5s``, ``2`` (seconds), ``12h`` or ``7d``, and return it in seconds.
 
     Raises:
         ValueError: the text is not a duration.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|)", text.strip())
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|[smhdw]|)", text.strip())
     if not found:
-        raise ValueError(f"{text!r} is not a duration; write 100ms or 1s")
-    return float(found[1]) / (1000 if found[2] == "ms" else 1)
+        raise ValueError(f"{text!r} is not a duration; write 100ms, 1s, 12h or 7d")
+    return float(found[1]) * _SECONDS[found[2]]

@@ -11,6 +11,9 @@
     │   │   ├── TopicChanged          the topic was changed after it was opened: its columns, or its table
     │   │   │   └── TopicDeleted      the topic was deleted (and perhaps created again) after it was opened
     │   │   └── TopicRewritten        another engine deleted or updated rows; its unchanged rows would be read again
+    │   ├── GroupError
+    │   │   ├── GroupNotFound
+    │   │   └── GroupActive           the group has members that are alive
     │   ├── SchemaError               unknown, missing or wrongly typed columns; invalid schema text
     │   ├── MessageError              a message that cannot be encoded, with its line or row number
     │   └── UnsupportedTable          a table with Delta features that brokerless does not support
@@ -20,13 +23,15 @@
     │   ├── BucketNotFound
     │   ├── LogIncomplete             a log entry is missing although later ones exist
     │   ├── LogDamaged                a log entry exists and cannot be read
+    │   ├── GroupDamaged              the object of a group, or of one of its members, cannot be read
     │   └── ConditionalPutUnsupported the store ignores ``If-None-Match: *``, so commits could be lost
     ├── CommitError
     │   ├── NotCommitted              the deadline passed and nothing was written
     │   └── CommitUnknown             the deadline passed without an answer; the commit may appear later
     ├── Fenced                        another instance took over; this one writes nothing more
     │   ├── ProducerFenced
-    │   └── PipelineFenced
+    │   ├── PipelineFenced
+    │   └── MemberFenced              a member of a group lost a partition, or was removed; its commit was refused
     ├── DeliveryFailed                some messages of a call are not acknowledged
     ├── BufferFull                    the producer's buffer did not drain in time
     ├── OffsetOutOfRange              the offset is not in the log any more; carries the earliest offset
@@ -96,6 +101,18 @@ class TopicRewritten(TopicError):
     """Error raised when another engine deleted or updated rows: its unchanged rows would be read again."""
 
 
+class GroupError(UsageError):
+    """Error raised when a group is not what the caller expects."""
+
+
+class GroupNotFound(GroupError):
+    """Error raised when a group does not exist."""
+
+
+class GroupActive(GroupError):
+    """Error raised when a group has members that are alive, which a reset or deletion would disturb."""
+
+
 class SchemaError(UsageError):
     """Error raised for columns that do not fit the topic, and for schema text that cannot be parsed."""
 
@@ -150,6 +167,10 @@ class LogDamaged(StoreError):
         self.version = version
 
 
+class GroupDamaged(StoreError):
+    """Error raised when the object of a group, or of one of its members, cannot be read."""
+
+
 class ConditionalPutUnsupported(StoreError):
     """Error raised when the store accepts a second PUT with ``If-None-Match: *``: commits could be lost."""
 
@@ -191,6 +212,10 @@ class ProducerFenced(Fenced):
 
 class PipelineFenced(Fenced):
     """Error raised when another pipeline with the same name took over."""
+
+
+class MemberFenced(Fenced):
+    """Error raised when a member of a group commits what it does not own any more: the commit was refused."""
 
 
 class DeliveryFailed(BrokerlessError):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import re
 import secrets
@@ -36,7 +37,7 @@ from brokerless.errors import AccessDenied, BucketNotFound, ConfigError, StoreEr
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from obstore import GetOptions
+    from obstore import GetOptions, UpdateVersion
     from obstore.auth.boto3 import Boto3CredentialProvider
     from obstore.store import ClientConfig, ObjectStore, RetryConfig, S3Config
 
@@ -93,6 +94,8 @@ _STREAMED: Final = 2**20  # bytes; a retry of GET continues a larger object wher
 _FINAL: Final = (ValueError, TypeError, obs.InvalidPathError, obs.NotSupportedError, obs.UnknownConfigurationKeyError)
 
 Outcome = Literal["created", "exists", "unknown"]
+Tag = tuple[str | None, str | None]
+"""An object's ETag and version: another write of the object has another one."""
 _T = TypeVar("_T")
 
 
@@ -124,6 +127,18 @@ class Store(Protocol):
 
     def put_if_absent(self, path: str, data: bytes, *, within_s: float | None = None) -> Outcome:
         """Send one conditional PUT. ``unknown`` means that it may or may not have been applied, now or later."""
+
+    def get_tagged(self, path: str, *, within_s: float | None = None) -> tuple[bytes, Tag]:
+        """Return the object's bytes and its tag; raise FileNotFoundError if it does not exist."""
+
+    def swap(
+        self, path: str, data: bytes, tag: Tag | None, *, within_s: float | None = None
+    ) -> tuple[Outcome, Tag | None]:
+        """Send one PUT on the condition that the object has this tag (None: that it does not exist).
+
+        Returns:
+            ``created`` and the new tag; or ``exists`` (it is another one, or gone) or ``unknown``, and None.
+        """
 
     def exists(self, path: str, *, within_s: float | None = None) -> bool:
         """Return whether the object exists now."""
@@ -199,19 +214,52 @@ class ObstoreStore:
 
     def put_if_absent(self, path: str, data: bytes, *, within_s: float | None = None) -> Outcome:
         """Implement ``Store.put_if_absent``."""
+        return self._put_once(path, data, "create", within_s)[0]
+
+    def _put_once(
+        self, path: str, data: bytes, mode: Literal["create"] | UpdateVersion, within_s: float | None
+    ) -> tuple[Outcome, Tag | None]:
         self.requests["PUT"] += 1
         try:
             once = self._client(_timeout_s(len(data), within_s), retrying=False)
-            obstore.put(once, path, data, mode="create", use_multipart=False)
+            written = obstore.put(once, path, data, mode=mode, use_multipart=False)
         except (obs.AlreadyExistsError, obs.PreconditionError):
-            return "exists"
+            return "exists", None
+        except FileNotFoundError as error:
+            if _NO_BUCKET in str(error):
+                raise self._named(error, "PUT", path) from None
+            return "exists", None  # it was to be replaced, and is not there any more
         except Exception as error:
             named = self._named(error, "PUT", path)
             # A refusal or a missing bucket is a definite answer; after any other error the outcome is unknown.
             if isinstance(named, AccessDenied | BucketNotFound | ConfigError):
                 raise named from error
-            return "unknown"
-        return "created"
+            return "unknown", None
+        return "created", (written["e_tag"], written["version"])
+
+    def get_tagged(self, path: str, *, within_s: float | None = None) -> tuple[bytes, Tag]:
+        """Implement ``Store.get_tagged``."""
+        self.requests["GET"] += 1
+
+        def fetch(client: ObjectStore) -> tuple[bytes, Tag]:
+            answer = obstore.get(client, path)
+            return answer.bytes().to_bytes(), (answer.meta["e_tag"], answer.meta["version"])
+
+        return self._ask("GET", path, fetch, within_s)
+
+    def swap(
+        self, path: str, data: bytes, tag: Tag | None, *, within_s: float | None = None
+    ) -> tuple[Outcome, Tag | None]:
+        """Implement ``Store.swap``."""
+        if tag is None:
+            return self._put_once(path, data, "create", within_s)
+        e_tag, version = tag
+        condition: UpdateVersion = {}
+        if e_tag is not None:
+            condition["e_tag"] = e_tag
+        if version is not None:
+            condition["version"] = version
+        return self._put_once(path, data, condition, within_s)
 
     def exists(self, path: str, *, within_s: float | None = None) -> bool:
         """Implement ``Store.exists``."""
@@ -371,6 +419,38 @@ class FileStore(ObstoreStore):
             raise self._failed(error, path) from error
         return "created"
 
+    def get_tagged(self, path: str, *, within_s: float | None = None) -> tuple[bytes, Tag]:
+        """Implement ``Store.get_tagged``; the tag is a hash of the bytes."""
+        data = self.get(path)
+        return data, _tag(data)
+
+    def swap(
+        self, path: str, data: bytes, tag: Tag | None, *, within_s: float | None = None
+    ) -> tuple[Outcome, Tag | None]:
+        """Implement ``Store.swap``; a lock of the folder keeps others out between reading and writing."""
+        if tag is None:
+            outcome = self.put_if_absent(path, data)
+            return outcome, _tag(data) if outcome == "created" else None
+        import fcntl
+
+        folder = (self._folder / path).parent
+        try:
+            handle = os.open(folder, os.O_RDONLY)
+        except FileNotFoundError:
+            return "exists", None
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            try:
+                unchanged = self.get_tagged(path)[1] == tag
+            except FileNotFoundError:
+                return "exists", None
+            if not unchanged:
+                return "exists", None
+            self.put(path, data)
+            return "created", _tag(data)
+        finally:
+            os.close(handle)
+
     @contextlib.contextmanager
     def _written(self, path: str, data: bytes) -> Iterator[tuple[Path, Path]]:
         """Yield a temporary file with the synced bytes, and its final path; remove the temporary name at the end."""
@@ -405,6 +485,10 @@ class FileStore(ObstoreStore):
                 f"No permission to write {self.uri}/{path} ({error.strerror}); check the folder's owner and mode."
             )
         return StoreUnavailable(f"PUT {self.uri}/{path} failed: {error}")
+
+
+def _tag(data: bytes) -> Tag:
+    return hashlib.blake2b(data).hexdigest(), None
 
 
 def _sync_folder(folder: Path) -> None:

@@ -22,7 +22,7 @@ from brokerless.errors import (
     TopicNotFound,
 )
 from brokerless.forks import refuse_copy
-from brokerless.log.entries import PARTITIONS_KEY
+from brokerless.log.entries import LIMIT_KEYS, PARTITIONS_KEY
 from brokerless.log.log import DeltaLog
 from brokerless.schema import (
     DEAD_LETTER_COLUMNS,
@@ -38,7 +38,7 @@ from brokerless.settings import Settings
 from brokerless.store import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from brokerless.log.checkpoint import TableState
     from brokerless.log.entries import Entry
@@ -72,6 +72,12 @@ class Topic:
     def table_ids(self) -> tuple[str, ...]:
         """The id of each partition's table: another one is a topic that was created again."""
         return tuple(log.table_id for log in self.logs)
+
+    @property
+    def limits(self) -> dict[str, str]:
+        """What the topic need not keep (``brokerless.alter.limits_of``), by property of its tables."""
+        properties = self.logs[0].state.metadata.configuration if self.logs else {}
+        return {key: properties[key] for key in LIMIT_KEYS if key in properties}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +134,14 @@ class TopicIncomplete(TopicNotFound):
 
 
 def create_topic(
-    store: Store, topic: str, schema: Schema, *, partitions: int = 1, exist_ok: bool = False, clock: Clock = SYSTEM
+    store: Store,
+    topic: str,
+    schema: Schema,
+    *,
+    partitions: int = 1,
+    exist_ok: bool = False,
+    limits: Mapping[str, str] | None = None,
+    clock: Clock = SYSTEM,
 ) -> Topic:
     """Creates a topic, or with ``exist_ok`` accepts one that is the same already.
 
@@ -142,6 +155,7 @@ def create_topic(
     check_name(topic)
     if not 1 <= partitions <= MAX_PARTITIONS:
         raise ConfigError(f"{partitions} partitions are not possible; use 1 to {MAX_PARTITIONS}.")
+    properties = {key: text for key, text in (limits or {}).items() if text}
     check_conditional_put(store, within=topic, clock=clock)
     there = _existing(store, topic, clock)
     if there is not None:
@@ -149,7 +163,7 @@ def create_topic(
     for number in range(partitions - 1, -1, -1):
         log = DeltaLog(store, partition_table(topic, number), clock=clock)
         try:
-            log.create(schema_string=schema.to_delta(), configuration={PARTITIONS_KEY: str(partitions)})
+            log.create(schema_string=schema.to_delta(), configuration={PARTITIONS_KEY: str(partitions), **properties})
         except TopicExists:
             if (there := _existing(store, topic, clock)) is not None:  # another call was faster
                 return _accept(there, schema, partitions, exist_ok)

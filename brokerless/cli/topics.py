@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from brokerless.cli import alter
+from brokerless.cli.alter import CompactByOption, RetentionBytesOption, RetentionOption, retention_of, size_of
 from brokerless.cli.app import JsonOption, ProfileOption, RootOption, common, connect, examples, help_of
 from brokerless.cli.output import print_json, print_table, printable, say
 from brokerless.errors import ConfigError
@@ -40,6 +42,7 @@ def register(app: typer.Typer) -> None:
     topics.command(name="delete", help=help_of(delete), epilog=examples("brokerless topics delete timezone1 --yes"))(
         delete
     )
+    alter.register(topics)
     app.add_typer(topics, name="topics")
 
 
@@ -64,6 +67,9 @@ def create(
         bool,
         typer.Option("--if-not-exists", help="Succeed if the topic exists with this schema and number of partitions."),
     ] = False,
+    retention: RetentionOption = None,
+    retention_bytes: RetentionBytesOption = None,
+    compact_by: CompactByOption = None,
     profile: ProfileOption = None,
     root: RootOption = None,
     as_json: JsonOption = False,
@@ -75,10 +81,17 @@ def create(
     options = common(ctx, profile, root, as_json)
     columns = Schema.parse(schema)  # before the first request to the store
     settings = options.settings()
+    from brokerless.alter import limits_of
     from brokerless.topics import create_topic
 
+    limits = limits_of(
+        columns,
+        **retention_of(retention),
+        retention_bytes=None if retention_bytes is None else size_of(retention_bytes),
+        compact_by=compact_by,
+    )
     store = connect(settings, create=True)
-    topic = create_topic(store, name, columns, partitions=partitions, exist_ok=if_not_exists)
+    topic = create_topic(store, name, columns, partitions=partitions, exist_ok=if_not_exists, limits=limits)
     if options.as_json:
         print_json(_summary(topic))
     else:
@@ -122,6 +135,7 @@ def describe(
     """Show a topic: its columns, and the tables and offsets of its partitions."""
     options = common(ctx, profile, root, as_json)
     settings = options.settings()
+    from brokerless.alter import describe_limits
     from brokerless.offsets import Offset
     from brokerless.topics import TopicIncomplete, describe_topic
 
@@ -149,6 +163,8 @@ def describe(
         print_json({**_summary(topic), "tables": parts})
         return
     print_table(("column", "type"), [(c.name, c.type) for c in topic.schema.columns], title=f"{name} at {topic.uri}")
+    if topic.limits:
+        say(f"{describe_limits(topic.limits).capitalize()}.")
     print_table(
         ("partition", "table", "earliest offset", "next offset", "commits"), [tuple(part.values()) for part in parts]
     )
@@ -206,7 +222,7 @@ def _listed(topic: Topic | BrokenTopic) -> dict[str, Any]:
 
     if isinstance(topic, Topic):
         return {**_summary(topic), "problem": None}
-    nothing: dict[str, Any] = {"partitions": None, "schema": None, "columns": [], "heads": []}
+    nothing: dict[str, Any] = {"partitions": None, "schema": None, "columns": [], "heads": [], "limits": {}}
     return {"topic": topic.name, "uri": topic.uri, **nothing, "problem": printable(topic.problem)}
 
 
@@ -218,4 +234,5 @@ def _summary(topic: Topic) -> dict[str, Any]:
         "schema": str(topic.schema),
         "columns": [{"name": column.name, "type": column.type} for column in topic.schema.columns],
         "heads": list(topic.heads),
+        "limits": topic.limits,
     }

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import array
 import base64
+import contextlib
 import io
 import json
 import math
@@ -66,6 +67,13 @@ _DECIMAL_DIGITS: Final = 100  # far beyond the 38 that a column can have
 _NANOSECONDS: Final = re.compile(r"[.,][0-9]{6}[0-9]*[1-9]")  # anything but zeros behind the microseconds
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
+
+
+ERASED: Final = "_erased"
+"""The folder of a table with what is left of objects of which rows were erased. Other engines skip such names."""
+
+ROW: Final = "_row"
+"""A column of these: the row's number in the object as it was. So offsets stay."""
 
 
 def arrow_type(column: Column) -> DataType:
@@ -220,8 +228,9 @@ def damage(path: str, data: bytes) -> str | None:
 
 
 def load(store: Store, path: str) -> Table:
-    """The rows of an object. Damaged bytes are asked for once more: most likely they became so on the way.
+    """The rows of an object; where some were erased and it was removed, the others, with their numbers (``ROW``).
 
+    Damaged bytes are asked for once more: most likely they became so on the way.
     Without TLS nothing else notices: a bit that flips in a number is a valid number. Objects of other writers have no
     checksum in their names, and are taken as they are.
 
@@ -232,6 +241,8 @@ def load(store: Store, path: str) -> Table:
         try:
             data = store.get(path)
         except FileNotFoundError:
+            with contextlib.suppress(FileNotFoundError):
+                return decode(store.get(erased_path(path)))
             raise StoreError(
                 f"{store.uri}/{path} is in the log but not in the store. Try again; if it stays away, see what is "
                 f"missing with 'brokerless verify {split_table(path.partition('/')[0])[0]}'. A reader goes on after it "
@@ -246,6 +257,12 @@ def load(store: Store, path: str) -> Table:
     raise StoreError(
         f"{store.uri}/{path} is damaged: {problem} 'brokerless verify' tells whether it is the object or the network."
     )
+
+
+def erased_path(path: str) -> str:
+    """Where the rows of an object are that stayed when some of them were erased, with their numbers (``ROW``)."""
+    table, _, name = path.partition("/")
+    return f"{table}/{ERASED}/{name}"
 
 
 def with_columns(table: Table, columns: Sequence[Column], *, path: str) -> Table:

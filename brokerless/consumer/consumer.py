@@ -15,8 +15,12 @@ from brokerless.clock import SYSTEM, Clock
 from brokerless.consumer.partition import Batch, PartitionReader, ReadEntry, batches_of, columns_of
 from brokerless.errors import (
     ConfigError,
+    UsageError,
 )
 from brokerless.forks import is_copy, refuse_copy
+from brokerless.groups.membership import HEARTBEAT_S, Membership
+from brokerless.groups.state import Committed
+from brokerless.groups.subscription import MAX_POLL_INTERVAL_S, Pulse, Subscription
 from brokerless.log.entries import Entry
 from brokerless.log.start import resolve_start
 from brokerless.log.tail import TICK_S, Tail
@@ -24,9 +28,10 @@ from brokerless.offsets import Offset, Start
 from brokerless.topics import Topic, open_topic, store_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
+    from brokerless.groups.assignment import Partition, Strategy
     from brokerless.settings import Settings
     from brokerless.store import Store
 
@@ -47,6 +52,16 @@ class Consumer:
         idle_poll_max_s: how far apart polls may get when nothing comes. Polling costs requests (see ``cost``).
         batch_bytes: about how many bytes of objects one poll fetches; soft by one commit.
         accept_rewrites: go on where another engine deleted or updated rows; rows that it left come once more.
+        group: the name of a consumer group. Its members share the partitions, and go on where it has committed;
+            ``start`` is for partitions of which it has committed nothing.
+        auto_commit: whether a group commits, at each heartbeat, what was returned before the last poll.
+        instance: makes this a static member of the group: one that comes back under the same name, within its
+            session, gets the same partitions, and nobody else notices.
+        strategy: how the group divides partitions: ``cooperative-sticky`` or ``range``.
+        heartbeat_s: the time between two heartbeats to the group (one PUT and about five GETs each).
+        session_s: a member without a heartbeat for so long is removed from the group; by default three heartbeats, for
+            a static member a minute.
+        max_poll_interval_s: so is one that does not poll for so long.
         store: instead of the one that the settings name.
         clock: time, randomness and sleeping.
 
@@ -67,10 +82,21 @@ class Consumer:
         idle_poll_max_s: float = 0.25,
         batch_bytes: int = 64 * 2**20,
         accept_rewrites: bool = False,
+        group: str | None = None,
+        auto_commit: bool = True,
+        instance: str | None = None,
+        strategy: Strategy = "cooperative-sticky",
+        heartbeat_s: float = HEARTBEAT_S,
+        session_s: float | None = None,
+        max_poll_interval_s: float = MAX_POLL_INTERVAL_S,
         store: Store | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
         self._opened_in = os.getpid()
+        if group is not None and partitions is not None:
+            raise ConfigError("The group divides the partitions; give a consumer either group or partitions.")
+        if group is None and instance is not None:
+            raise ConfigError("Only a member of a group has an instance; give the group, too.")
         given = [topics] if isinstance(topics, str | Topic) else topics
         wanted = {topic if isinstance(topic, str) else topic.name: topic for topic in given}
         if not wanted:
@@ -81,36 +107,119 @@ class Consumer:
         self._store = stores[0]
         self._clock = clock
         self._batch_bytes = batch_bytes
+        self._start = start
+        self._idle_poll_max_s = idle_poll_max_s
+        self._accept_rewrites = accept_rewrites
         self._parts: list[PartitionReader] = []
         opened: list[Topic] = []
         for name, topic in wanted.items():
             # Whoever begins at the head has no use for what is read on the way to it.
-            entries: dict[int, list[Entry]] | None = None if start == "latest" else {}
+            entries: dict[int, list[Entry]] | None = None if start == "latest" or group is not None else {}
             about = open_topic(self._store, topic, clock=clock, entries=entries)
             opened.append(about)
             for number in range(about.partitions) if partitions is None else partitions:
                 if not 0 <= number < about.partitions:
                     raise ConfigError(f"Topic {name!r} has the partitions 0 to {about.partitions - 1}, not {number}.")
-                log = about.logs[number]  # opened with the others: the number of partitions may change meanwhile
-                offset = resolve_start(log, start)
-                tail = Tail(
-                    log,
-                    offset.version,
-                    idle_max_s=idle_poll_max_s,
-                    clock=clock,
-                    accept_rewrites=accept_rewrites,
-                    entries=(entries or {}).get(number, ()),
-                )
-                self._parts.append(PartitionReader(name, number, tail, offset.index, columns_of(about.schema, log)))
+                if group is None:
+                    log = about.logs[number]  # opened with the others: the number of partitions may change meanwhile
+                    offset = resolve_start(log, start)
+                    self._parts.append(self._part(about, number, offset, (entries or {}).get(number, ())))
         self.topics = tuple(opened)
-        if not self._parts:
+        if not self._parts and group is None:
             raise ConfigError("A consumer needs at least one topic and one partition.")
+        most = sum(about.partitions for about in opened) if partitions is None else len(self._parts)
         # Not the pool of the reads: a task there must not wait for another one.
-        self._pool = ThreadPoolExecutor(min(len(self._parts), 16) or 1, thread_name_prefix="brokerless-poll")
+        self._pool = ThreadPoolExecutor(min(most, 16) or 1, thread_name_prefix="brokerless-poll")
         self._turn_s = max(1.0, idle_poll_max_s)
         self._undelivered: deque[Batch] = deque()  # fetched by iteration, and not yet given to the caller
         self._polling = threading.Lock()
         self._stopped = threading.Event()
+        self._done: dict[Partition, Committed] = {}  # where the caller surely is
+        self._in_hand = False  # whether a batch that iteration gave out is being worked on
+        self._group: Subscription | None = None
+        if group is not None:
+            member = Membership(
+                self._store,
+                group,
+                {about.name: about.partitions for about in opened},
+                strategy=strategy,
+                instance=instance,
+                heartbeat_s=heartbeat_s,
+                session_s=session_s,
+                clock=clock,
+            )
+            pulse = Pulse(member, max_poll_interval_s, clock)
+            self._group = Subscription(
+                member,
+                auto_commit=auto_commit,
+                positions=self._positions,
+                open_partition=self._open_partition,
+                drop=self._drop,
+                pulse=pulse,
+            )
+            self._end_heartbeats = pulse.start(self)
+
+    def _part(self, about: Topic, number: int, offset: Offset, entries: Sequence[Entry] = ()) -> PartitionReader:
+        log = about.logs[number]
+        tail = Tail(
+            log,
+            offset.version,
+            idle_max_s=self._idle_poll_max_s,
+            clock=self._clock,
+            accept_rewrites=self._accept_rewrites,
+            entries=entries,
+        )
+        return PartitionReader(about.name, number, tail, offset.index, columns_of(about.schema, log))
+
+    def _open_partition(self, partition: Partition, committed: Committed | None) -> Committed:
+        topic, number = partition
+        about = next(one for one in self.topics if one.name == topic)
+        log = about.logs[number]
+        if committed is None:
+            offset = resolve_start(log, self._start)
+        elif committed.table_id != log.table_id:
+            offset = resolve_start(log, "beginning")  # of a topic that was created again: nothing of it was read
+        else:
+            offset = committed.offset
+        self._parts.append(self._part(about, number, offset))
+        return Committed(offset, 0, log.table_id)
+
+    def _drop(self, partitions: Collection[Partition]) -> None:
+        self._parts = [part for part in self._parts if (part.topic, part.number) not in partitions]
+        self._undelivered = deque(b for b in self._undelivered if (b.topic, b.partition) not in partitions)
+        self._done = {key: one for key, one in self._done.items() if key not in partitions}
+
+    def _positions(self) -> dict[Partition, Committed]:
+        ids = self.table_ids()
+        return {key: Committed(offset, 0, ids[key]) for key, offset in self.position().items()}
+
+    def commit(self, offsets: Mapping[tuple[str, int], Offset] | None = None) -> None:
+        """Commit for the group where it goes on: at the position, or at these offsets, by topic and partition.
+
+        Raises:
+            MemberFenced: the member does not own one of the partitions any more; nothing was committed.
+            StoreUnavailable: the store gave no clear answer; the offsets may be committed.
+            UsageError: this consumer is in no group.
+        """
+        if self._group is None:
+            raise UsageError("Only a consumer of a group commits; open it with group=... .")
+        refuse_copy(self._opened_in, "consumer")
+        if offsets is None:
+            committed = self._positions()
+        else:
+            ids = self.table_ids()
+            committed = {key: Committed(offset, 0, ids.get(key, "")) for key, offset in offsets.items()}
+        self._group.membership.commit(committed)
+
+    def committed(self) -> dict[tuple[str, int], Offset]:
+        """Return what the group has committed, by topic and partition, of the partitions that this member reads.
+
+        Raises:
+            UsageError: this consumer is in no group.
+        """
+        if self._group is None:
+            raise UsageError("Only a consumer of a group has committed offsets; open it with group=... .")
+        return {key: one.offset for key, one in self._group.membership.committed().items()}
 
     def poll(self, max_wait_s: float = 1.0) -> list[Batch]:
         """The next messages: one batch a commit, in order within each partition, partitions taking turns.
@@ -133,26 +242,39 @@ class Consumer:
         refuse_copy(self._opened_in, "consumer")
         try:
             with self._polling:
+                self._note_done()
                 return self._poll(max_wait_s)
         finally:
             if self._stopped.is_set():
                 self.close()
 
+    def _note_done(self) -> None:
+        """Note that the caller is done with all that it was given."""
+        if self._group is not None:
+            self._done = self._positions()
+            self._group.done(self._done)
+
     def _poll(self, max_wait_s: float) -> list[Batch]:
+        if self._group is not None:
+            self._group.update()
         if self._undelivered:
             batches = list(self._undelivered)
             self._undelivered.clear()
             return batches
         deadline = self._clock.monotonic() + max_wait_s
         while not self._stopped.is_set():
+            if self._group is not None:
+                self._group.update()
             now = self._clock.monotonic()
             due = [p for p in self._parts if now >= p.next_try and (max_wait_s <= 0 or not p.tail.due_in_s())]
             batches = self._look(due)
+            if self._group is not None and not self._group.may_give_out():
+                continue  # the next round gives the partitions up and joins again
             self._raise_if_due(due, batches)
             if batches:
                 return batches
             left = deadline - self._clock.monotonic()
-            if left <= 0 or all(part.error for part in self._parts):
+            if left <= 0 or (self._parts and all(part.error for part in self._parts)):
                 # Nothing else comes: do not pass over in silence what cannot go on.
                 rest = [part for part in self._parts if part.error and part not in due]
                 batches = self._look(rest)
@@ -160,7 +282,10 @@ class Consumer:
                 if batches or left <= 0:
                     return batches
                 continue
-            self._clock.sleep(max(TICK_S, min(left, *(part.due_in_s(self._clock) for part in self._parts))))
+            waits = [left, *(part.due_in_s(self._clock) for part in self._parts)]
+            if self._group is not None:
+                waits.append(self._group.due_in_s())
+            self._clock.sleep(max(TICK_S, min(waits)))
         return []
 
     def _raise_if_due(self, parts: Sequence[PartitionReader], batches: Sequence[Batch], *, again: bool = False) -> None:
@@ -187,7 +312,12 @@ class Consumer:
         while not self._stopped.is_set():
             self._undelivered.extend(self.poll(self._turn_s))
             while self._undelivered and not self._stopped.is_set():
-                yield self._undelivered.popleft()
+                self._note_done()
+                batch, self._in_hand = self._undelivered.popleft(), True
+                try:
+                    yield batch
+                finally:
+                    self._in_hand = False  # whoever leaves the loop by an error keeps this from being run
 
     def seek(self, start: Start, *, topic: str | None = None, partition: int | None = None) -> None:
         """Moves the position, of all partitions or of some.
@@ -234,10 +364,17 @@ class Consumer:
         """Ends iteration and a poll that waits; what was not given out stays before the position."""
         if is_copy(self._opened_in):
             return
+        self._close(self._done if self._in_hand else None)
+
+    def _close(self, done: Mapping[Partition, Committed] | None = None) -> None:
+        """Close; a group with automatic commits goes on at what is done, or else at the position."""
         self._stopped.set()
         # A poll in another thread, or under this signal handler, still needs its threads; it closes in its turn.
         if self._polling.acquire(blocking=False):
             try:
+                if self._group is not None:
+                    self._end_heartbeats()
+                    self._group.leave(self._positions() if done is None else done)
                 self._pool.shutdown(wait=False)
             finally:
                 self._polling.release()
@@ -246,7 +383,10 @@ class Consumer:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.close()
+        if error[0] is not None and not is_copy(self._opened_in):
+            self._close(self._done)  # what failed is given to the group once more
+        else:
+            self.close()
 
     def _look(self, parts: Sequence[PartitionReader]) -> list[Batch]:
         for part in parts:
@@ -275,7 +415,7 @@ class Consumer:
                     futures.append(self._pool.submit(part.next_entries, share))
                 for future in futures:
                     entries.extend(future.result())
-            batches = [batch for batch in batches_of(self._store, entries) if batch.data.num_rows]
+            batches = [batch for batch in batches_of(self._store, entries, self.commit) if batch.data.num_rows]
             return batches, any(entry.files for entry in entries)
         except BaseException:  # interrupts, too: what was read is in nobody's hands
             try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -10,7 +10,7 @@ from arro3.core import Table
 
 from brokerless.clock import Clock
 from brokerless.columns import records
-from brokerless.errors import BrokerlessError, LogDamaged, StoreError, UnsupportedTable
+from brokerless.errors import BrokerlessError, LogDamaged, StoreError, UnsupportedTable, UsageError
 from brokerless.log.entries import Entry
 from brokerless.log.log import DeltaLog, read_pool
 from brokerless.log.tail import Tail
@@ -18,11 +18,13 @@ from brokerless.offsets import Offset
 from brokerless.schema import PRODUCED_AT, Column
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from brokerless.log.entries import Add
     from brokerless.schema import Schema
     from brokerless.store import Store
+
+    Commit = Callable[[Mapping[tuple[str, int], Offset]], None]
 
 _READ_AHEAD: Final = 16
 
@@ -45,6 +47,7 @@ class Batch:
     first_index: int
     data: Table
     whole: bool = True
+    _commit: Commit | None = field(default=None, repr=False, compare=False)
 
     @property
     def first(self) -> Offset:
@@ -55,6 +58,16 @@ class Batch:
     def next(self) -> Offset:
         """The offset to seek to in order to go on after this batch."""
         return Offset(self.version + 1) if self.whole else Offset(self.version, self.first_index + self.data.num_rows)
+
+    def commit(self) -> None:
+        """Commit for the consumer's group that all messages of the partition up to the end of this batch are done.
+
+        Raises:
+            MemberFenced, StoreUnavailable, UsageError: as ``Consumer.commit``.
+        """
+        if self._commit is None:
+            raise UsageError("This batch is of no consumer.")
+        self._commit({(self.topic, self.partition): self.next})
 
 
 @dataclass(slots=True, eq=False)
@@ -139,40 +152,84 @@ class ReadEntry:
         self.part.stop(Offset(self.entry.version, rows), error)
 
 
-def batches_of(store: Store, entries: Sequence[ReadEntry]) -> Iterator[Batch]:
+def batches_of(store: Store, entries: Sequence[ReadEntry], commit: Commit | None = None) -> Iterator[Batch]:
     """Return the batches of entries, with their objects loaded; what cannot be read stops its partition."""
     files = [(entry.part, add.path) for entry in entries for add in entry.files]
     load = partial(_load, store)
-    tables = read_pool().map(load, files) if len(files) > 1 else map(load, files)
+    objects = read_pool().map(load, files) if len(files) > 1 else map(load, files)
     for read in entries:
-        part = read.part
-        loaded = [next(tables) for _ in read.files]
-        if not loaded or part.error:
+        loaded = [next(objects) for _ in read.files]
+        if not loaded or read.part.error:
             continue  # the latter is behind what cannot be read
-        good: list[Table] = []
-        for table in loaded:
-            if isinstance(table, BrokerlessError):
-                read.stop(sum(g.num_rows for g in good), table)
+        good: list[_Object] = []
+        rows = 0
+        for add, found in zip(read.files, loaded, strict=True):
+            if isinstance(found, BrokerlessError):
+                read.stop(rows, found)
                 break
-            good.append(table)
-        whole = part.error is None
-        good = [table for table in good if table.num_rows] or good[:1]
-        if not good:
-            continue
-        data = good[0] if len(good) == 1 else Table.from_batches([b for x in good for b in x.to_batches()])
-        if read.skip:
-            data = data.slice(min(read.skip, data.num_rows))
-        yield Batch(part.topic, part.number, read.entry.version, read.skip, data, whole)
+            found.begin = rows
+            good.append(found)
+            rows += found.rows if add.rows is None else max(add.rows, found.rows)
+        yield from _batches(read, good, commit)
 
 
-def _load(store: Store, file: tuple[PartitionReader, str]) -> Table | BrokerlessError:
+def _batches(read: ReadEntry, objects: Sequence[_Object], commit: Commit | None) -> Iterator[Batch]:
+    """Return the messages of an entry: one batch, but where messages were erased one for each run of indexes."""
+    runs: list[tuple[int, list[Table]]] = []
+    following = -1
+    for first, table in (run for one in objects for run in one.runs()):
+        if first != following:
+            runs.append((first, []))
+        runs[-1][1].append(table)
+        following = first + table.num_rows
+    where = read.part.topic, read.part.number, read.entry.version
+    for number, (first, tables) in enumerate(runs, start=1):
+        full = [table for table in tables if table.num_rows] or tables[:1]
+        data = full[0] if len(full) == 1 else Table.from_batches([b for x in full for b in x.to_batches()])
+        skip = min(max(read.skip - first, 0), data.num_rows)
+        whole = read.part.error is None and number == len(runs)
+        yield Batch(*where, first + skip, data.slice(skip) if skip else data, whole, commit)
+
+
+def _load(store: Store, file: tuple[PartitionReader, str]) -> _Object | BrokerlessError:
     part, name = file
     path = f"{part.tail.log.table}/{name}"
     try:
         table = records.load(store, path)
-        return records.with_columns(table, part.columns, path=f"{store.uri}/{path}")
+        numbers = list(table.column(records.ROW).to_pylist()) if records.ROW in table.column_names else None
+        return _Object(records.with_columns(table, part.columns, path=f"{store.uri}/{path}"), numbers)
     except BrokerlessError as error:
         return error
+
+
+@dataclass(slots=True)
+class _Object:
+    """The rows of an object.
+
+    Attributes:
+        numbers: the rows' numbers in the object as it was, where some were erased.
+        begin: the index of its first row in the commit.
+    """
+
+    table: Table
+    numbers: list[int] | None
+    begin: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Return how many rows the object had, as far as its own rows tell."""
+        return self.table.num_rows if self.numbers is None else max(self.numbers, default=-1) + 1
+
+    def runs(self) -> Iterator[tuple[int, Table]]:
+        """Return the rows in runs without a gap, each with the index of its first one in the commit."""
+        if self.numbers is None:
+            yield self.begin, self.table
+            return
+        begin = 0
+        for row in range(1, len(self.numbers) + 1):
+            if row == len(self.numbers) or self.numbers[row] != self.numbers[row - 1] + 1:
+                yield self.begin + self.numbers[begin], self.table.slice(begin, row - begin)
+                begin = row
 
 
 def columns_of(schema: Schema, log: DeltaLog) -> tuple[Column, ...]:

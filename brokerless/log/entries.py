@@ -32,6 +32,22 @@ TABLE_KEY: Final = "tableId"
 """In ``commitInfo``: the table that the writer had opened. A table that was removed and made again by hand has another,
 and its entries must not be taken for those that follow in the old one."""
 
+START_TXN: Final = "brokerless.start"
+"""The application id whose version is the first entry that retention has left. A txn, because every checkpoint keeps
+it, and no writer of another engine is disturbed as by a change of the metadata."""
+
+RETENTION_KEY: Final = "brokerless.retentionMs"
+RETENTION_BYTES_KEY: Final = "brokerless.retentionBytes"
+RETENTION_READ_KEY: Final = "brokerless.retentionUntilRead"
+COMPACT_BY_KEY: Final = "brokerless.compactBy"
+RETENTION_KEYS: Final = (RETENTION_KEY, RETENTION_BYTES_KEY, RETENTION_READ_KEY)
+LIMIT_KEYS: Final = (*RETENTION_KEYS, COMPACT_BY_KEY)
+"""What a topic need not keep, as properties of its tables; ``brokerless.alter`` has their meaning."""
+
+NOTHING_NEW_KEY: Final = "noNewMessages"
+"""In ``commitInfo``: the files that the entry adds hold only messages that were delivered before. So retention,
+compaction by key and erasure change the rows of the table, and no reader of the log sees a message again."""
+
 WRITER_DIGITS: Final = 8
 
 # Out of the table (absolute, ".."), or no key that the store's client takes (".", empty parts, control characters).
@@ -105,6 +121,7 @@ class Entry:
             were delivered before, and nothing tells which.
         table_id: the table that its writer meant; None if the writer gave none.
         digest: of its bytes: whether an entry is still the same one.
+        nothing_new: whether what it adds was all delivered before (``NOTHING_NEW_KEY``).
     """
 
     version: int
@@ -119,6 +136,7 @@ class Entry:
     rewritten: bool = False
     table_id: str | None = None
     digest: int = 0
+    nothing_new: bool = False
 
     @property
     def writer(self) -> str | None:
@@ -128,6 +146,8 @@ class Entry:
     @property
     def messages(self) -> tuple[Add, ...]:
         """The added files that hold new messages: rewrites left out, one path once."""
+        if self.nothing_new:
+            return ()
         return tuple({add.path: add for add in self.adds if add.data_change}.values())
 
 
@@ -142,7 +162,7 @@ def parse_entry(version: int, data: bytes, *, table: str) -> Entry:
     timestamp, commit_id, operation, table_id = 0, None, "", None
     count = 0
     expected: int | None = None
-    drops_rows = False
+    drops_rows = nothing_new = False
     adds: list[Add] = []
     removes: list[str] = []
     txns: dict[str, int] = {}
@@ -171,6 +191,7 @@ def parse_entry(version: int, data: bytes, *, table: str) -> Entry:
                     commit_id = None if action.get("txnId") is None else str(action["txnId"])
                     operation = str(action.get("operation", ""))
                     table_id = None if action.get(TABLE_KEY) is None else str(action[TABLE_KEY])
+                    nothing_new = action.get(NOTHING_NEW_KEY) is True
                     expected = None if (known := action.get(ACTIONS_KEY)) is None else _int64(known)
         if not count or expected not in (None, count):
             raise ValueError(f"{len(data)} bytes hold {count} actions{'' if expected is None else f' of {expected}'}")
@@ -193,7 +214,8 @@ def parse_entry(version: int, data: bytes, *, table: str) -> Entry:
         txns,
         metadata,
         protocol,
-        rewritten=adds_rows and (drops_rows or operation == "RESTORE"),
+        rewritten=adds_rows and not nothing_new and (drops_rows or operation == "RESTORE"),
+        nothing_new=nothing_new,
         table_id=table_id,
         digest=digest_of(data),
     )
@@ -321,8 +343,14 @@ def build_entry(
     txns: Mapping[str, int] | None = None,
     metadata: Metadata | None = None,
     protocol: Protocol | None = None,
+    removes_rows: bool = True,
+    nothing_new: bool = False,
+    info_about: Mapping[str, Any] | None = None,
 ) -> bytes:
-    """The bytes of an entry; ``parse_entry`` reads them back to the same values."""
+    """The bytes of an entry; ``parse_entry`` reads them back to the same values.
+
+    ``removes_rows`` is the ``dataChange`` of the removed files, and ``info_about`` are more keys of ``commitInfo``.
+    """
     info: dict[str, Any] = {
         "timestamp": timestamp_ms,
         "operation": operation,
@@ -333,6 +361,9 @@ def build_entry(
     }
     if table_id is not None:
         info[TABLE_KEY] = table_id
+    if nothing_new:
+        info[NOTHING_NEW_KEY] = True
+    info |= info_about or {}
     actions: list[dict[str, Any]] = []
     if protocol is not None:
         actions.append({"protocol": {"minReaderVersion": protocol.reader, "minWriterVersion": protocol.writer}})
@@ -352,7 +383,7 @@ def build_entry(
     for app_id, version in (txns or {}).items():
         actions.append({"txn": {"appId": app_id, "version": version, "lastUpdated": timestamp_ms}})
     for path in removes:
-        actions.append({"remove": {"path": quote(path), "deletionTimestamp": timestamp_ms, "dataChange": True}})
+        actions.append({"remove": {"path": quote(path), "deletionTimestamp": timestamp_ms, "dataChange": removes_rows}})
     for add in adds:
         action: dict[str, Any] = {
             "path": quote(add.path),

@@ -62,6 +62,7 @@ from brokerless.log.entries import (
     ENGINE_KEY,
     FIRST_VERSION_KEY,
     PARTITIONS_KEY,
+    START_TXN,
     WRITER_DIGITS,
     Add,
     Entry,
@@ -79,6 +80,7 @@ from brokerless.version import ENGINE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from brokerless.log.rewrite import Rewrite
     from brokerless.store import Store
 
 DEADLINE_S: Final = 30.0
@@ -545,7 +547,7 @@ class DeltaLog:
             state = self.state
             if self._is_older(self._confirmed, FRESH_S):
                 state = self._reload()
-        first = state.metadata.first_version + 1
+        first = max(state.metadata.first_version + 1, self.state.txns.get(START_TXN, 0))
         # Clean-up removes the entry that created the topic first; the one after it a sleeper may have put back.
         if state.version < first or self.store.exists(self.entry_path(first - 1)):
             if isinstance(state.damage, LogIncomplete) and state.damage.version == first:
@@ -712,6 +714,54 @@ class DeltaLog:
                 with contextlib.suppress(TxnAdvanced):  # another newcomer was faster; the next epoch fences it
                     request.result()
                     return epoch
+
+    def rewrite(self, change: Rewrite, *, deadline_s: float = DEADLINE_S) -> int:
+        """Write an entry without new messages, and return its version.
+
+        Raises:
+            RewriteConflict: another commit removed one of the files, or changed the table; nothing was written.
+            NotCommitted: others were faster until the deadline; nothing was written.
+            CommitUnknown: the deadline passed and nobody can say yet.
+            TopicChanged, LogIncomplete, LogDamaged, StoreError: as ``append``.
+        """
+        deadline = self._clock.monotonic() + deadline_s
+        with self._lock:
+            self._check_last()
+            self._look_again()
+            for entry in self.read_from(change.since + 1):
+                change.check(entry, self.uri)
+                if entry.version > self.state.version:
+                    self._absorb(entry)
+            commit_id = self._commit_id()
+            while True:
+                state = self._whole()
+                version = state.version + 1
+                body = build_entry(
+                    commit_id=commit_id,
+                    timestamp_ms=max(self._clock.time_us() // 1000, state.timestamp_ms),
+                    operation=change.operation,
+                    engine=ENGINE,
+                    table_id=state.metadata.id,
+                    adds=[replace(add, data_change=not change.keeps_rows) for add in change.adds],
+                    removes=change.removes,
+                    txns=change.txns,
+                    metadata=change.metadata,
+                    removes_rows=not change.keeps_rows,
+                    nothing_new=bool(change.adds) and not change.keeps_rows,
+                    info_about=change.about,
+                )
+                self._turns.before(deadline)
+                rival, _ = self._put_entry(version, body, commit_id, deadline=deadline)
+                if rival is None:
+                    self._absorb(parse_entry(version, body, table=self.uri))
+                    return version
+                for entry in (rival, *self.read_from(version + 1)):
+                    change.check(entry, self.uri)
+                    self._absorb(entry)
+                if self._clock.monotonic() >= deadline:
+                    raise NotCommitted(
+                        f"{self.uri}: other commits came first for {deadline_s:.0f} s; nothing was written. Try again."
+                    )
 
     def create(self, *, schema_string: str, configuration: Mapping[str, str], exist_ok: bool = False) -> Metadata:
         """Creates the table; after a deletion the version line goes on, with a new table id.

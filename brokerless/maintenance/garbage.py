@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from brokerless.columns.records import ERASED
 from brokerless.errors import BrokerlessError
 from brokerless.log.commit import REMOVAL_VALID_S, REMOVALS
-from brokerless.log.entries import check_supported
+from brokerless.log.entries import RETENTION_KEYS, check_supported
 from brokerless.maintenance.step import (
     DELETE_BATCH,
     ENTRY,
@@ -74,7 +75,8 @@ class GarbageCollection(TableStep):
         old = [i for i in found if now_s - i.modified_s >= self._limits.grace_s and not i.path.startswith(inner)]
         marks = self._store.list(f"{log.table}/{REMOVALS}")
         left = [mark.path for mark in marks if now_s - mark.modified_s >= REMOVAL_VALID_S]
-        if not old and not left:
+        erased = [i for i in self._store.list(f"{log.table}/{ERASED}") if now_s - i.modified_s >= self._limits.grace_s]
+        if not old and not left and not erased:
             return
         state = self._load(log, end, with_files=True)
         rules = self._rules(log, state.metadata)
@@ -84,6 +86,11 @@ class GarbageCollection(TableStep):
         horizon = self._horizon(log, state, now_s)
         live, version = set(state.files), state.version
         garbage = [info for info in old if self._is_garbage(info, info.path[skip:], state, rules, horizon)]
+        replaced = {info.path.rpartition("/")[2] for info in erased}
+        # guard: an object of which rows were erased goes, though entries name it: what is left of it is beside it
+        garbage += [i for i in old if i.path[skip:] in replaced - live and i not in garbage]
+        # No entry names the object of one that is older than all of them.
+        garbage += [info for info in erased if info.modified_s < horizon.stored_s]
         for batch in self._in_time(batches(garbage), work):
             mark = f"{log.table}/{REMOVALS}/{self._clock.uuid()}"
             self._store.put(mark, b"")
@@ -131,7 +138,11 @@ class GarbageCollection(TableStep):
         # Objects are uploaded before their entries, so the entry that adds this one is older than all retained ones.
         unreachable = info.modified_s < horizon.stored_s
         if removed_ms is not None:
-            return unreachable and removed_ms < min(horizon.written_ms, (horizon.now_s - rules.removed_s) * 1000)
+            retained_ms = min(horizon.written_ms, (horizon.now_s - rules.removed_s) * 1000)
+            if any(key in state.metadata.configuration for key in RETENTION_KEYS):
+                # The topic says itself what stays; the grace time is for queries of other engines that are under way.
+                retained_ms = (horizon.now_s - self._limits.grace_s) * 1000
+            return unreachable and removed_ms < retained_ms
         if _PROBE.fullmatch(path):
             return rules.kit
         if rules.kit and _OF_THE_KIT.fullmatch(path) and age_s < tombstone_retention_s(state) - self._limits.skew_s:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Final, cast
 
 from brokerless.errors import LogIncomplete, StoreError
 from brokerless.log.checkpoint import read_checkpoint
+from brokerless.log.entries import RETENTION_KEYS, START_TXN
 from brokerless.log.log import DeltaLog
 from brokerless.maintenance.checkpoints import LogCopy
-from brokerless.maintenance.step import ENTRY, LogEnd, TableStep, Work, batches
+from brokerless.maintenance.step import ENTRY, MIN_LOG_RETENTION_S, LogEnd, TableStep, Work, batches
 
 if TYPE_CHECKING:
     from brokerless.store import ObjectInfo, Store
@@ -63,12 +64,17 @@ class LogCleanup(TableStep):
             if ".checkpoint." in info.path and now_s - info.modified_s >= self._limits.settle_s:
                 settled = hint
         retention_s = self._limits.log_retention_s
+        # Where a topic has limits of its own, these decide what stays: ``Retention`` has moved its start.
+        properties = log.state.metadata.configuration
+        start = log.state.txns.get(START_TXN, 0) if any(key in properties for key in RETENTION_KEYS) else None
+        if start is not None:
+            retention_s = MIN_LOG_RETENTION_S if self._limits.settle_s > 0 else 0.0
         old: list[tuple[int, ObjectInfo]] = []
         last: int | None = None
         for version, info in self._versioned(folder):
             last = _next_entry(log, last, version, info, alone=len(old) == 1)
             # Only a prefix is removed: readers and ``earliest`` rely on the first entry that exists.
-            if version >= hint or now_s - info.modified_s < retention_s:
+            if version >= hint or (start is not None and version >= start) or now_s - info.modified_s < retention_s:
                 break
             old.append((version, info))
         while True:
@@ -83,7 +89,7 @@ class LogCleanup(TableStep):
             if checkpoint is None:
                 raise StoreError(f"{log.uri}: checkpoint {base} is incomplete, so the entries below it are retained.")
             rules = self._rules(log, checkpoint.metadata)
-            if rules.log_retention_s <= retention_s:
+            if start is not None or rules.log_retention_s <= retention_s:
                 break
             retention_s = rules.log_retention_s
         for batch in self._in_time(batches(expired_below), work):

@@ -30,10 +30,12 @@ from brokerless.errors import (
 )
 from brokerless.log.entries import PARTITIONS_KEY
 from brokerless.log.log import DeltaLog
+from brokerless.maintenance.compaction import Compaction
 from brokerless.maintenance.garbage import GarbageCollection
 from brokerless.maintenance.log_cleanup import LogCleanup
 from brokerless.maintenance.log_end import FindEnd
-from brokerless.maintenance.step import NOT_OURS, ForeignTable, Limits, Report, StoreTime, Work
+from brokerless.maintenance.retention import Retention
+from brokerless.maintenance.step import MIN_LOG_RETENTION_S, NOT_OURS, ForeignTable, Limits, Report, StoreTime, Work
 from brokerless.schema import check_name, is_table, partition_table, split_table
 from brokerless.settings import Settings
 from brokerless.store import open_store
@@ -45,10 +47,10 @@ if TYPE_CHECKING:
     from brokerless.store import Store
 
 CHECKPOINT_EVERY: Final = 100
-LOG_RETENTION_S: Final = 7 * 86400.0
-MIN_LOG_RETENTION_S: Final = 3600.0
-"""Sixty times the time for which writers trust their view of the head (``log.FRESH_S``)."""
+MERGE_EVERY: Final = 1000
+"""Each merge is an entry with as many removed files; and the table has this many small objects at most."""
 
+LOG_RETENTION_S: Final = 7 * 86400.0
 GRACE_S: Final = 3600.0
 MIN_GRACE_S: Final = 3600.0
 """The age of an object at its commit is at most 40 minutes; the rest is a margin. A writer that knows how long it
@@ -98,6 +100,7 @@ class Maintainer:
             entries; a checkpoint takes time in proportion to the live files.
         log_retention_s: how far back in time readers may go.
         grace_s: how old an unreferenced object must be; longer than any producer's ``delivery_timeout_s``.
+        merge_every: so many small objects of a table are merged into a larger one.
         unsafe_no_minimum: for tests only: accept any retention and grace time, and do not wait for checkpoints to
             settle. Beside a running writer this loses messages.
         clock: time, randomness and sleeping.
@@ -115,6 +118,7 @@ class Maintainer:
         checkpoint_every: int = CHECKPOINT_EVERY,
         log_retention_s: float = LOG_RETENTION_S,
         grace_s: float = GRACE_S,
+        merge_every: int = MERGE_EVERY,
         unsafe_no_minimum: bool = False,
         clock: Clock = SYSTEM,
     ) -> None:
@@ -136,9 +140,12 @@ class Maintainer:
             settle_s=-math.inf if unsafe_no_minimum else SETTLE_S,
             skew_s=0.0 if unsafe_no_minimum else _SKEW_S,
             any_table=topics is not None,
+            merge_every=merge_every,
         )
         self._end = FindEnd(self._store, clock, limits)
         self._cleanup = LogCleanup(self._store, clock, limits)
+        self._retention = Retention(self._store, clock, limits)
+        self._compaction = Compaction(self._store, clock, limits)
         self._garbage = GarbageCollection(self._store, clock, limits)
 
     def run_once(self, *, collect_garbage: bool = True) -> list[Report]:
@@ -259,7 +266,12 @@ class Maintainer:
     def _maintain(self, table: str, time: StoreTime, *, collect_garbage: bool, until_s: float = math.inf) -> Report:
         work = Work(until_s, time, Report(table))
         log = DeltaLog(self._store, table, clock=self._clock)
-        steps = [("checkpoint", self._cleanup.write_checkpoint), ("log clean-up", self._cleanup.clean_log)]
+        steps = [
+            ("checkpoint", self._cleanup.write_checkpoint),
+            ("retention", self._retention.expire),
+            ("merging", self._compaction.compact),
+            ("log clean-up", self._cleanup.clean_log),
+        ]
         if collect_garbage:
             steps.append(("orphans", self._garbage.collect))
         name = "log"

@@ -23,6 +23,9 @@ TOMBSTONE_RETENTION_S: Final = 7 * 86400.0
 """How long checkpoints retain tombstones, and objects that no entry names stay, unless the table has a property for it
 (Delta's default)."""
 
+MIN_LOG_RETENTION_S: Final = 3600.0
+"""Sixty times the time for which writers trust their view of the head (``log.FRESH_S``)."""
+
 DELTA_LOG_RETENTION_S: Final = 30 * 86400.0
 """How long other writers retain log entries, unless the table has a property for it (Delta's default)."""
 
@@ -45,6 +48,8 @@ class Report:
         entries_removed: the number of log entries that clean-up removed, without checkpoints.
         objects_removed: the number of removed data objects: orphans, and files whose tombstones have expired.
         bytes_removed: the size of everything removed.
+        entries_expired: the number of commits whose messages retention has removed.
+        objects_merged: the number of small objects that were merged into larger ones.
         skipped: the reasons why steps were not done; empty in a normal run.
     """
 
@@ -53,6 +58,8 @@ class Report:
     entries_removed: int = 0
     objects_removed: int = 0
     bytes_removed: int = 0
+    entries_expired: int = 0
+    objects_merged: int = 0
     skipped: tuple[str, ...] = ()
 
 
@@ -75,6 +82,7 @@ class Limits:
         settle_s: how long a checkpoint must have been readable before entries below it are removed.
         skew_s: the assumed difference between an upload and its commit, and between the clocks of writers.
         any_table: whether tables of other programs are maintained, because they were named.
+        merge_every: so many small objects are merged into one.
     """
 
     checkpoint_every: int
@@ -83,6 +91,7 @@ class Limits:
     settle_s: float
     skew_s: float
     any_table: bool
+    merge_every: int
 
 
 @dataclass(frozen=True, slots=True)

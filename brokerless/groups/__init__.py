@@ -1,0 +1,1 @@
+"""Consumer groups without a coordinator: members share a topic's partitions through small objects in the store."""

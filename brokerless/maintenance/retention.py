@@ -1,0 +1,92 @@
+"""Remove messages that a topic need not keep: too old, too many, or read by every group.
+
+The step finds the first entry that stays, and commits one entry that removes the files of those before it and moves the
+start of the log (``START_TXN``). A reader that opens below it gets ``OffsetOutOfRange`` with the earliest offset. Log
+clean-up then removes the entries, and garbage collection the objects, so readers under way go on meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from brokerless.groups.objects import committed_versions
+from brokerless.log.entries import (
+    PARTITIONS_KEY,
+    RETENTION_BYTES_KEY,
+    RETENTION_KEY,
+    RETENTION_KEYS,
+    RETENTION_READ_KEY,
+    START_TXN,
+)
+from brokerless.log.rewrite import Rewrite
+from brokerless.maintenance.compaction import compacted_range
+from brokerless.maintenance.step import ENTRY, LogEnd, TableStep, Work, incomplete
+from brokerless.schema import split_table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from brokerless.log.checkpoint import TableState
+    from brokerless.log.log import DeltaLog
+
+
+class Retention(TableStep):
+    """The step that removes what a topic need not keep."""
+
+    def expire(self, log: DeltaLog, end: LogEnd, work: Work) -> None:
+        """Remove the messages that are beyond one of the topic's limits."""
+        properties = log.state.metadata.configuration
+        if PARTITIONS_KEY not in properties or not any(key in properties for key in RETENTION_KEYS):
+            return
+        start = log.earliest()
+        found = max(
+            start,
+            self._by_age(log, start, end, properties, work),
+            self._by_groups(log, properties),
+        )
+        if found <= start and RETENTION_BYTES_KEY not in properties:
+            return
+        state = self._load(log, end, with_files=True)
+        removes, found = self._files_before(log, state, start, min(found, end.last + 1), properties)
+        if found > start:
+            log.rewrite(Rewrite("DELETE", state.version, removes=removes, txns={START_TXN: found}))
+            work.report.entries_expired += found - start
+
+    def _by_age(self, log: DeltaLog, start: int, end: LogEnd, properties: Mapping[str, str], work: Work) -> int:
+        """Return the first entry that is young enough, by the store's time."""
+        if RETENTION_KEY not in properties:
+            return start
+        oldest_s = work.time.now_s - int(properties[RETENTION_KEY]) / 1000
+        after = log.entry_path(start - 1) if start else None
+        for version, info in self._versioned(f"{log.table}/_delta_log", after=after):
+            if ENTRY.fullmatch(info.path) and version >= start and info.modified_s >= oldest_s:
+                return version
+        return end.last + 1
+
+    def _by_groups(self, log: DeltaLog, properties: Mapping[str, str]) -> int:
+        """Return the first entry that some group has not read; 0 if no group has read anything."""
+        if properties.get(RETENTION_READ_KEY) != "true":
+            return 0
+        topic, number = split_table(log.table)
+        return min(committed_versions(self._store, topic, number, log.table_id, clock=self._clock), default=0)
+
+    def _files_before(
+        self, log: DeltaLog, state: TableState, start: int, found: int, properties: Mapping[str, str]
+    ) -> tuple[tuple[str, ...], int]:
+        """Return the live files of the entries before the new start, and that start, which their size may move."""
+        limit = int(properties.get(RETENTION_BYTES_KEY, 2**63))
+        merged = {path: last for path in state.files if (last := compacted_range(path)[1]) >= 0}
+        size = sum(add.size for add in state.files.values())
+        removes: list[str] = []
+        expected = start
+        for entry in log.read_from(start):
+            if entry.version != expected:
+                raise incomplete(log, expected)
+            if entry.version > state.version or (entry.version >= found and size <= limit):
+                break
+            files = [add.path for add in entry.adds if add.path in state.files and add.path not in merged]
+            files += [path for path, last in merged.items() if last == entry.version]
+            size -= sum(state.files[path].size for path in files)
+            removes += files
+            expected = entry.version + 1
+        return tuple(dict.fromkeys(removes)), expected
