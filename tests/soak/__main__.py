@@ -12,7 +12,8 @@ from pathlib import Path
 
 from brokerless.errors import ConfigError
 from tests.proof.results import Attack, write
-from tests.soak.run import Options, Outcome, Soak
+from tests.soak.options import Options, Outcome
+from tests.soak.run import Soak
 
 
 def main(argv: list[str]) -> int:

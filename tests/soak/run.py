@@ -14,9 +14,8 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field, replace
-from statistics import median
-from typing import TYPE_CHECKING, Any, Final, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.judge import Seen
 from benchmarks.spec import OUTPUT
@@ -30,9 +29,10 @@ from brokerless.store import create_bucket, open_store
 from brokerless.topics import create_topic
 from brokerless.verify.table import verify_topic
 from tests.soak.faults import Strike, storm, strikes
-from tests.soak.judge import Verdict, judge
+from tests.soak.judge import judge
 from tests.soak.load import Plan, read_journal
-from tests.soak.memory import Growth, growth
+from tests.soak.memory import growth
+from tests.soak.options import Options, Outcome, middle, rise, some
 from tests.soak.reader import STATE, TOPICS
 from tests.soak.roles import Role
 from tests.soak.servers import ALL, Proxy, Server
@@ -62,48 +62,6 @@ ENDING_UNTIL: Final = 0.6
 _TICK_S: Final = 0.2
 _SAMPLE_S: Final = 5.0
 _TELL_S: Final = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What one run is.
-
-    Attributes:
-        seconds: how long messages are sent.
-        rate: messages a second, over all producers.
-        seed: of everything that is drawn.
-        server: which.
-        producers: how many.
-        retention_s: of the logs, in the scaled maintenance; no process may stand still for so long.
-        calm_s: without faults between two of them, at least.
-        drain_s: how long after the last message everything must have been seen.
-        catch_up_s: after this long the next fault strikes, whether the last one has been made good or not.
-        warm_s: before the first fault.
-        engine: of the pipeline.
-    """
-
-    seconds: float
-    rate: int
-    seed: int
-    server: Literal["embedded", "minio"]
-    producers: int = 2
-    retention_s: float = 300.0
-    calm_s: float = 4.0
-    drain_s: float = 300.0
-    catch_up_s: float = 120.0
-    warm_s: float = 15.0
-    engine: Literal["realtime", "micro-batch"] = "realtime"
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What one run found."""
-
-    verdict: Verdict
-    seconds: float
-    failures: list[str]
-    counts: dict[str, float]
-    details: list[dict[str, Any]] = field(default_factory=list)
 
 
 class Soak:
@@ -386,7 +344,7 @@ class Soak:
         flat = {name: growth(usage.samples) for name, usage in memory.items()}
         failures = [*verdict.failures, *self._failures]
         failures += [f"{r.table}: {f.kind}: {f.text}" for r in reports for f in r.findings]
-        failures += [_rise(n, g) for n, found in flat.items() if n != "server" for g in found if not g.is_flat]
+        failures += [rise(n, g) for n, found in flat.items() if n != "server" for g in found if not g.is_flat]
         counters = self._proxy.counters()[ALL]
         counts: dict[str, float] = {
             "sent": verdict.sent,
@@ -416,7 +374,7 @@ class Soak:
                 "fault": name,
                 "struck": count,
                 "caught_up": len(self._recovered_s[name]),
-                "caught_up_after_s": _middle(self._recovered_s[name]),
+                "caught_up_after_s": middle(self._recovered_s[name]),
             }
             for name, count in sorted(self._struck.items())
         ]
@@ -435,21 +393,8 @@ class Soak:
                         {"compared": g.compared, "early_mb": round(g.early_mb), "late_mb": round(g.late_mb)}
                         for g in flat[name]
                     ],
-                    "mb_over_time": " ".join(f"{s.at_s:.0f}s:{s.mb:.0f}" for s in _some(usage.samples, 30)),
+                    "mb_over_time": " ".join(f"{s.at_s:.0f}s:{s.mb:.0f}" for s in some(usage.samples, 30)),
                 }
             )
-        details += _some(self._told, 60)
+        details += some(self._told, 60)
         return Outcome(verdict, seconds, failures, counts, details)
-
-
-def _rise(name: str, found: Growth) -> str:
-    return f"the memory of {name} rose, comparing {found.compared}: {found.early_mb:.0f} to {found.late_mb:.0f} MB"
-
-
-def _middle(values: list[float]) -> float | None:
-    return round(median(values), 1) if values else None
-
-
-def _some(values: list[Any], most: int) -> list[Any]:
-    step = max(1, -(-len(values) // most))
-    return values[::step]
