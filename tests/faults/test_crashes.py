@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 import psutil
 import pytest
 
+from brokerless.bucket import create_bucket
 from brokerless.local.jobs import start_job
 from brokerless.local.server import start_embedded
 from brokerless.producer.producer import Producer
 from brokerless.settings import Settings
-from brokerless.store import create_bucket
 from tests.support.pipelines import BAD, GOOD, OUTPUT, create, rows_of
 
 if TYPE_CHECKING:

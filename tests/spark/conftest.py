@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from brokerless.bucket import create_bucket
 from brokerless.local.server import start_embedded
 from brokerless.settings import Settings
 from brokerless.spark import spark_session
-from brokerless.store import create_bucket
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -32,7 +32,7 @@ STANDARD_ONLY = [
 ]
 ROOMS = [
     ("version", "errors", "offsets", "clock", "settings", "schema", "forks", "metrics"),
-    ("store", "cost"),
+    ("store", "bucket", "cost"),
     ("columns",),
     ("log",),
     ("topics", "maintenance"),
