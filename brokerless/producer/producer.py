@@ -38,7 +38,8 @@ from brokerless.errors import (
 )
 from brokerless.forks import is_copy, refuse_copy
 from brokerless.log.commit import commit_table
-from brokerless.log.log import DEADLINE_S, TxnAdvanced, epoch_of, shared
+from brokerless.log.lifecycle import epoch_of
+from brokerless.log.log import DEADLINE_S, TxnAdvanced, shared
 from brokerless.offsets import Ack
 from brokerless.producer.buffer import Buffer, Call
 from brokerless.producer.partitioner import partition_of
