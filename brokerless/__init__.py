@@ -19,6 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from brokerless.bucket import create_bucket
     from brokerless.client import Client
     from brokerless.consumer import Batch, Consumer
     from brokerless.log.log import DeltaLog
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from brokerless.schema import Column, Schema
     from brokerless.settings import Settings
     from brokerless.spark.pipeline import Pipeline
-    from brokerless.store import Store, create_bucket, open_store
+    from brokerless.store import Store, open_store
     from brokerless.topics import Topic, create_topic, delete_topic, describe_topic, list_topics
 
 __all__ = [
@@ -67,7 +68,7 @@ _HOME = {
     "Settings": "settings",
     "Store": "store",
     "Topic": "topics",
-    "create_bucket": "store",
+    "create_bucket": "bucket",
     "create_topic": "topics",
     "delete_topic": "topics",
     "describe_topic": "topics",

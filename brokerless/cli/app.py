@@ -102,7 +102,7 @@ def connect(settings: Settings, *, create: bool = False) -> ObstoreStore:
     if settings.profile != "aws" and settings.endpoint:
         check_listening(settings.endpoint)
         if create:
-            from brokerless.store import create_bucket
+            from brokerless.bucket import create_bucket
 
             create_bucket(settings)
     return open_store(settings)

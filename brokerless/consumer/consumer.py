@@ -1,4 +1,4 @@
-"""Consumers: messages out of topics, in log order within each partition, with their offsets.
+"""Read messages out of topics, with their offsets; in one module, because one class owns all positions.
 
 A consumer is a position in each partition and nothing else: it writes nothing, and a second one disturbs nobody.
 """

@@ -33,10 +33,10 @@ STANDARD_ONLY = [
 ]
 ROOMS = [
     ("version", "errors", "offsets", "clock", "settings", "schema", "forks", "metrics"),
-    ("store", "cost"),
+    ("store", "bucket", "cost"),
     ("columns",),
-    ("log",),
-    ("topics", "maintenance"),
+    ("log", "groups"),
+    ("topics", "alter", "maintenance"),
     ("producer", "consumer"),
     ("ingest", "export", "verify", "aws"),
     ("client",),

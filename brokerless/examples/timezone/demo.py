@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from arro3.core import DataType
 
+from brokerless.bucket import create_bucket
 from brokerless.clock import SYSTEM, Clock
 from brokerless.columns.records import TIMESTAMP
 from brokerless.errors import BrokerlessError, PipelineError
@@ -41,7 +42,7 @@ from brokerless.maintenance.maintainer import Maintainer
 from brokerless.producer.producer import Producer
 from brokerless.schema import PRODUCED_AT, dead_letters
 from brokerless.settings import Settings
-from brokerless.store import create_bucket, open_store
+from brokerless.store import open_store
 from brokerless.topics import create_dead_letters, create_topic
 
 if TYPE_CHECKING:

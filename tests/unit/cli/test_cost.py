@@ -65,7 +65,7 @@ def test_a_commit_interval_that_is_no_time_is_refused(cli: Cli, text: str) -> No
     refused = cli("cost", f"--commit-interval={text}")
     assert refused.exit_code == 2
     assert "--commit-interval" in refused.stderr
-    assert "is not a duration; write 100ms or 1s" in " ".join(refused.stderr.split())
+    assert "is not a duration; write 100ms, 1s, 12h or 7d" in " ".join(refused.stderr.split())
 
 
 def test_the_defaults_are_those_of_the_workload(cli: Cli) -> None:
