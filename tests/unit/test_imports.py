@@ -36,7 +36,7 @@ ROOMS = [
     ("columns",),
     ("log",),
     ("topics", "maintenance"),
-    ("producer", "consumer"),
+    ("producer", "consumer", "groups"),
     ("ingest", "export", "verify", "aws"),
     ("client",),
     ("spark",),
