@@ -436,6 +436,8 @@ class FileStore(ObstoreStore):
             handle = os.open(folder, os.O_RDONLY)
         except FileNotFoundError:
             return "exists", None
+        except OSError as error:
+            raise self._failed(error, path) from error
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
             try:

@@ -237,6 +237,7 @@ class Consumer:
             TopicRewritten: another engine deleted or updated rows; see ``accept_rewrites``.
             LogIncomplete: an entry is missing although later ones are there.
             StoreError: the store failed, or an entry or an object is missing or damaged; the text has its offset.
+            MemberFenced: another consumer has joined the group as this static member.
             UsageError: this process was forked from the one that opened the consumer.
         """
         refuse_copy(self._opened_in, "consumer")
@@ -245,31 +246,32 @@ class Consumer:
                 self._note_done()
                 return self._poll(max_wait_s)
         finally:
-            if self._stopped.is_set():
-                self.close()
+            if self._stopped.is_set() and not is_copy(self._opened_in):
+                self._close(self._done)  # what this poll returns is not done yet
 
     def _note_done(self) -> None:
         """Note that the caller is done with all that it was given."""
+        self._in_hand = False
         if self._group is not None:
             self._done = self._positions()
             self._group.done(self._done)
 
     def _poll(self, max_wait_s: float) -> list[Batch]:
-        if self._group is not None:
-            self._group.update()
-        if self._undelivered:
-            batches = list(self._undelivered)
-            self._undelivered.clear()
-            return batches
+        if self._undelivered and self._group is None:
+            return self._next_undelivered()
         deadline = self._clock.monotonic() + max_wait_s
         while not self._stopped.is_set():
             if self._group is not None:
                 self._group.update()
+                if self._undelivered:
+                    if self._may_give_out():
+                        return self._next_undelivered()
+                    continue
             now = self._clock.monotonic()
             due = [p for p in self._parts if now >= p.next_try and (max_wait_s <= 0 or not p.tail.due_in_s())]
             batches = self._look(due)
-            if self._group is not None and not self._group.may_give_out():
-                continue  # the next round gives the partitions up and joins again
+            if not self._may_give_out(batches):
+                continue
             self._raise_if_due(due, batches)
             if batches:
                 return batches
@@ -278,6 +280,8 @@ class Consumer:
                 # Nothing else comes: do not pass over in silence what cannot go on.
                 rest = [part for part in self._parts if part.error and part not in due]
                 batches = self._look(rest)
+                if not self._may_give_out(batches):
+                    continue
                 self._raise_if_due(self._parts, batches, again=not batches)
                 if batches or left <= 0:
                     return batches
@@ -287,6 +291,23 @@ class Consumer:
                 waits.append(self._group.due_in_s())
             self._clock.sleep(max(TICK_S, min(waits)))
         return []
+
+    def _next_undelivered(self) -> list[Batch]:
+        batches = list(self._undelivered)
+        self._undelivered.clear()
+        return batches
+
+    def _may_give_out(self, batches: Sequence[Batch] = ()) -> bool:
+        """Whether messages may be given out; if not, the next round gives the partitions up and joins again."""
+        if self._group is None:
+            return True
+        count = len(self._undelivered)
+        self._undelivered.extend(batches)  # an error leaves them for the next poll
+        if not self._group.may_give_out():
+            return False
+        for _ in range(len(self._undelivered) - count):
+            self._undelivered.pop()
+        return True
 
     def _raise_if_due(self, parts: Sequence[PartitionReader], batches: Sequence[Batch], *, again: bool = False) -> None:
         """Raises the error of a partition that has just met it, if it is time; the batches are for the next poll."""
@@ -314,10 +335,8 @@ class Consumer:
             while self._undelivered and not self._stopped.is_set():
                 self._note_done()
                 batch, self._in_hand = self._undelivered.popleft(), True
-                try:
-                    yield batch
-                finally:
-                    self._in_hand = False  # whoever leaves the loop by an error keeps this from being run
+                yield batch
+                self._in_hand = False  # not if the loop was left: by an error as by ``break``
 
     def seek(self, start: Start, *, topic: str | None = None, partition: int | None = None) -> None:
         """Moves the position, of all partitions or of some.
@@ -383,10 +402,9 @@ class Consumer:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if error[0] is not None and not is_copy(self._opened_in):
-            self._close(self._done)  # what failed is given to the group once more
-        else:
-            self.close()
+        if not is_copy(self._opened_in):
+            # What failed is given to the group once more; after ``break`` the last batch is done.
+            self._close(None if error[0] is None else self._done)
 
     def _look(self, parts: Sequence[PartitionReader]) -> list[Batch]:
         for part in parts:

@@ -119,9 +119,10 @@ class GroupObjects:
             found = self._read(path)
             if found is not None and found[0] == data:
                 return found[1]
-            # After an unknown outcome the same bytes are sent again: whichever of the two comes first, it is ours.
-            if outcome == "exists" or (found and found[1]) != tag:
+            if (found and found[1]) != tag:
                 return None
+            # Even if the answer was a refusal: it may have met this request's own first try, which is still on its way.
+            # The same bytes are sent again: whichever comes first, it is ours.
             if self._clock.monotonic() > deadline:
                 raise StoreUnavailable(
                     f"{self._store.uri}/{path} could not be written within {2 * TIMEOUT_S:.0f} s; what it was to say "
