@@ -176,7 +176,7 @@ class Consumer:
                     raise ConfigError(f"Topic {name!r} has the partitions 0 to {about.partitions - 1}, not {number}.")
                 if group is None:
                     log = about.logs[number]  # opened with the others: the number of partitions may change meanwhile
-                    offset = resolve_start(log, start)
+                    offset = resolve_start(log, start, clock)
                     self._parts.append(self._part(about, number, offset, (entries or {}).get(number, ())))
         self.topics = tuple(opened)
         if not self._parts and group is None:
@@ -230,7 +230,7 @@ class Consumer:
         about = next(one for one in self.topics if one.name == topic)
         log = about.logs[number]
         if committed is None:
-            offset = resolve_start(log, self._start)
+            offset = resolve_start(log, self._start, self._clock)
         elif committed.table_id != log.table_id:
             offset = resolve_start(log, "beginning")  # of a topic that was created again: nothing of it was read
         else:
@@ -387,7 +387,7 @@ class Consumer:
                 f"This consumer does not read partition {partition} of topic {topic!r}, so it cannot seek there."
             )
         for part in sought:
-            offset = resolve_start(part.tail.log, start)
+            offset = resolve_start(part.tail.log, start, self._clock)
             part.tail.seek(offset.version)
             part.skip = offset.index
             part.error, part.next_raise, part.next_try = None, None, float("-inf")

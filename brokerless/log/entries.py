@@ -17,7 +17,7 @@ from brokerless.errors import LogDamaged, UnsupportedTable
 from brokerless.schema import MAX_PARTITIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 DELETED_KEY: Final = "brokerless.deleted"
 FIRST_VERSION_KEY: Final = "brokerless.firstVersion"
@@ -31,6 +31,9 @@ otherwise read as a commit with fewer files."""
 TABLE_KEY: Final = "tableId"
 """In ``commitInfo``: the table that the writer had opened. A table that was removed and made again by hand has another,
 and its entries must not be taken for those that follow in the old one."""
+
+TOTAL_KEY: Final = "totalMessages"
+"""In ``commitInfo``: how many messages the table ever had with this entry; absent if its writer does not know."""
 
 WRITER_DIGITS: Final = 8
 
@@ -105,6 +108,7 @@ class Entry:
             were delivered before, and nothing tells which.
         table_id: the table that its writer meant; None if the writer gave none.
         digest: of its bytes: whether an entry is still the same one.
+        total: how many messages the table ever had with this entry; None if its writer did not know.
     """
 
     version: int
@@ -119,6 +123,7 @@ class Entry:
     rewritten: bool = False
     table_id: str | None = None
     digest: int = 0
+    total: int | None = None
 
     @property
     def writer(self) -> str | None:
@@ -130,6 +135,17 @@ class Entry:
         """The added files that hold new messages: rewrites left out, one path once."""
         return tuple({add.path: add for add in self.adds if add.data_change}.values())
 
+    @property
+    def rows(self) -> int | None:
+        """How many messages it adds; None if a writer did not say."""
+        return rows_in(self.messages)
+
+    def total_after(self, before: int | None) -> int | None:
+        """How many messages the table ever had with this entry, if it had so many before; None if that is not known."""
+        if self.total is not None:
+            return self.total
+        return None if before is None or self.rows is None else before + self.rows
+
 
 def parse_entry(version: int, data: bytes, *, table: str) -> Entry:
     """Reads an entry.
@@ -139,7 +155,7 @@ def parse_entry(version: int, data: bytes, *, table: str) -> Entry:
             or a foreign file.
         UnsupportedTable: deletion vectors, or data files outside the table's folder.
     """
-    timestamp, commit_id, operation, table_id = 0, None, "", None
+    timestamp, commit_id, operation, table_id, total = 0, None, "", None, None
     count = 0
     expected: int | None = None
     drops_rows = False
@@ -171,6 +187,7 @@ def parse_entry(version: int, data: bytes, *, table: str) -> Entry:
                     commit_id = None if action.get("txnId") is None else str(action["txnId"])
                     operation = str(action.get("operation", ""))
                     table_id = None if action.get(TABLE_KEY) is None else str(action[TABLE_KEY])
+                    total = None if (known := action.get(TOTAL_KEY)) is None else _int64(known, least=0)
                     expected = None if (known := action.get(ACTIONS_KEY)) is None else _int64(known)
         if not count or expected not in (None, count):
             raise ValueError(f"{len(data)} bytes hold {count} actions{'' if expected is None else f' of {expected}'}")
@@ -196,7 +213,18 @@ def parse_entry(version: int, data: bytes, *, table: str) -> Entry:
         rewritten=adds_rows and (drops_rows or operation == "RESTORE"),
         table_id=table_id,
         digest=digest_of(data),
+        total=total,
     )
+
+
+def rows_in(files: Iterable[Add]) -> int | None:
+    """Return how many rows these files have; None if a writer did not say."""
+    rows = 0
+    for file in files:
+        if file.rows is None:
+            return None
+        rows += file.rows
+    return rows
 
 
 def digest_of(data: bytes) -> int:
@@ -321,6 +349,7 @@ def build_entry(
     txns: Mapping[str, int] | None = None,
     metadata: Metadata | None = None,
     protocol: Protocol | None = None,
+    total: int | None = None,
 ) -> bytes:
     """The bytes of an entry; ``parse_entry`` reads them back to the same values."""
     info: dict[str, Any] = {
@@ -333,6 +362,8 @@ def build_entry(
     }
     if table_id is not None:
         info[TABLE_KEY] = table_id
+    if total is not None:
+        info[TOTAL_KEY] = total
     actions: list[dict[str, Any]] = []
     if protocol is not None:
         actions.append({"protocol": {"minReaderVersion": protocol.reader, "minWriterVersion": protocol.writer}})
