@@ -30,9 +30,9 @@ from brokerless.groups.state import Committed
 from brokerless.groups.subscription import MAX_POLL_INTERVAL_S, Pulse, Subscription
 from brokerless.log.entries import Entry
 from brokerless.log.log import DeltaLog, read_pool
-from brokerless.log.start import resolve_start
+from brokerless.log.start import resolve_end, resolve_start
 from brokerless.log.tail import TICK_S, Tail
-from brokerless.offsets import Offset, Start
+from brokerless.offsets import Offset, Start, parse_start
 from brokerless.schema import PRODUCED_AT, Column
 from brokerless.topics import Topic, open_topic, store_of
 
@@ -100,7 +100,13 @@ class Consumer:
 
     Args:
         topics: one or several, by name or as they were opened (``describe_topic``); all partitions of each are read.
-        start: ``beginning``, ``latest``, an ``Offset`` (applied to every partition) or a time with a zone.
+        start: an ``Offset`` (applied to every partition), a time with a zone, or text: ``beginning`` or ``earliest``,
+            ``latest``, ``12:3``, an ISO time with a UTC offset, a date, ``today``, ``yesterday``, ``1h``, ``30m``,
+            ``7d`` (so long ago).
+        until: end there, exclusively: at an offset of each partition, within its commit if need be; or before the first
+            message whose commit is at or after a time, by the clocks of the writers. Times as for ``start``; the end
+            must be there already (``latest``: where the partitions end now). Then polls return nothing, at once, and
+            iteration ends.
         settings: where; read from the environment by default.
         partitions: only these partitions (of each topic).
         idle_poll_max_s: how far apart polls may get when nothing comes. Polling costs requests (see ``cost``).
@@ -131,6 +137,7 @@ class Consumer:
         topics: str | Topic | Sequence[str | Topic],
         *,
         start: Start = "latest",
+        until: Start | None = None,
         settings: Settings | None = None,
         partitions: Sequence[int] | None = None,
         idle_poll_max_s: float = 0.25,
@@ -149,6 +156,8 @@ class Consumer:
         self._opened_in = os.getpid()
         if group is not None and partitions is not None:
             raise ConfigError("The group divides the partitions; give a consumer either group or partitions.")
+        if group is not None and until is not None:
+            raise ConfigError("A group goes on where it has committed, and has no end; leave out group or until.")
         if group is None and instance is not None:
             raise ConfigError("Only a member of a group has an instance; give the group, too.")
         given = [topics] if isinstance(topics, str | Topic) else topics
@@ -161,14 +170,14 @@ class Consumer:
         self._store = stores[0]
         self._clock = clock
         self._batch_bytes = batch_bytes
-        self._start = start
+        self._start = parse_start(start, clock) if isinstance(start, str) else start
         self._idle_poll_max_s = idle_poll_max_s
         self._accept_rewrites = accept_rewrites
         self._parts: list[_Part] = []
         opened: list[Topic] = []
         for name, topic in wanted.items():
             # Whoever begins at the head has no use for what is read on the way to it.
-            entries: dict[int, list[Entry]] | None = None if start == "latest" or group is not None else {}
+            entries: dict[int, list[Entry]] | None = None if self._start == "latest" or group is not None else {}
             about = open_topic(self._store, topic, clock=clock, entries=entries)
             opened.append(about)
             for number in range(about.partitions) if partitions is None else partitions:
@@ -176,8 +185,9 @@ class Consumer:
                     raise ConfigError(f"Topic {name!r} has the partitions 0 to {about.partitions - 1}, not {number}.")
                 if group is None:
                     log = about.logs[number]  # opened with the others: the number of partitions may change meanwhile
-                    offset = resolve_start(log, start, clock)
-                    self._parts.append(self._part(about, number, offset, (entries or {}).get(number, ())))
+                    offset = resolve_start(log, self._start, clock)
+                    end = None if until is None else resolve_end(log, until, clock)
+                    self._parts.append(self._part(about, number, offset, (entries or {}).get(number, ()), end))
         self.topics = tuple(opened)
         if not self._parts and group is None:
             raise ConfigError("A consumer needs at least one topic and one partition.")
@@ -213,7 +223,9 @@ class Consumer:
             )
             self._end_heartbeats = pulse.start(self)
 
-    def _part(self, about: Topic, number: int, offset: Offset, entries: Sequence[Entry] = ()) -> _Part:
+    def _part(
+        self, about: Topic, number: int, offset: Offset, entries: Sequence[Entry] = (), end: Offset | None = None
+    ) -> _Part:
         log = about.logs[number]
         tail = Tail(
             log,
@@ -223,7 +235,7 @@ class Consumer:
             accept_rewrites=self._accept_rewrites,
             entries=entries,
         )
-        return _Part(about.name, number, tail, offset.index, _columns(about.schema, log))
+        return _Part(about.name, number, tail, offset.index, _columns(about.schema, log), end)
 
     def _open_partition(self, partition: Partition, committed: Committed | None) -> Committed:
         topic, number = partition
@@ -320,7 +332,10 @@ class Consumer:
             if self._group is not None:
                 self._group.update()
             now = self._clock.monotonic()
-            due = [p for p in self._parts if now >= p.next_try and (max_wait_s <= 0 or not p.tail.due_in_s())]
+            open_parts = [part for part in self._parts if not part.at_end]
+            if not open_parts and self._parts:
+                break
+            due = [p for p in open_parts if now >= p.next_try and (max_wait_s <= 0 or not p.tail.due_in_s())]
             batches = self._take(due)
             if self._group is not None and not self._group.may_give_out():
                 continue  # the next round gives the partitions up and joins again
@@ -328,7 +343,7 @@ class Consumer:
             if batches:
                 return batches
             left = deadline - self._clock.monotonic()
-            if left <= 0 or (self._parts and all(part.error for part in self._parts)):
+            if left <= 0 or (open_parts and all(part.error for part in open_parts)):
                 # Nothing else comes: do not pass over in silence what cannot go on.
                 rest = [part for part in self._parts if part.error and part not in due]
                 batches = self._take(rest)
@@ -336,7 +351,7 @@ class Consumer:
                 if batches or left <= 0:
                     return batches
                 continue
-            waits = [left, *(part.due_in_s(self._clock) for part in self._parts)]
+            waits = [left, *(part.due_in_s(self._clock) for part in open_parts)]
             if self._group is not None:
                 waits.append(self._group.due_in_s())
             self._clock.sleep(max(TICK_S, min(waits)))
@@ -359,11 +374,11 @@ class Consumer:
                 raise part.error
 
     def __iter__(self) -> Iterator[Batch]:
-        """Batches for ever, until ``close`` (from another thread or a signal handler).
+        """Batches for ever, until ``close`` (from another thread or a signal handler) or the end (``until``).
 
         The position moves past a batch when it is given out, so that whoever leaves the loop can go on after it.
         """
-        while not self._stopped.is_set():
+        while not self._stopped.is_set() and not self.finished:
             self._undelivered.extend(self.poll(self._turn_s))
             while self._undelivered and not self._stopped.is_set():
                 self._note_done()
@@ -372,6 +387,16 @@ class Consumer:
                     yield batch
                 finally:
                     self._in_hand = False  # whoever leaves the loop by an error keeps this from being run
+
+    @property
+    def finished(self) -> bool:
+        """Whether all messages before the end (``until``) were returned."""
+        return bool(self._parts) and not self._undelivered and all(part.at_end for part in self._parts)
+
+    @property
+    def settled(self) -> bool:
+        """Whether the consumer reads all partitions that its group gives it; without a group always."""
+        return self._group is None or self._group.settled
 
     def seek(self, start: Start, *, topic: str | None = None, partition: int | None = None) -> None:
         """Moves the position, of all partitions or of some.
@@ -488,6 +513,8 @@ class Consumer:
                 continue  # the latter is behind what cannot be read
             good: list[Table] = []
             for table in loaded:
+                if t.last is not None and sum(g.num_rows for g in good) >= t.last:
+                    break
                 if isinstance(table, BrokerlessError):
                     t.stop(sum(g.num_rows for g in good), table)
                     break
@@ -497,6 +524,8 @@ class Consumer:
             if not good:
                 continue
             data = good[0] if len(good) == 1 else Table.from_batches([b for x in good for b in x.to_batches()])
+            if t.last is not None:
+                data, whole = data.slice(0, min(t.last, data.num_rows)), False
             if t.skip:
                 data = data.slice(min(t.skip, data.num_rows))
             yield Batch(t.part.topic, t.part.number, t.entry.version, t.skip, data, whole, self)
@@ -525,6 +554,7 @@ class _Part:
         error: with what the last look at it ended.
         next_raise: from when on a poll that brings messages raises the error; None if no poll has met it yet.
         next_try: from when on it is looked at again.
+        end: the offset before which it ends.
     """
 
     topic: str
@@ -532,9 +562,14 @@ class _Part:
     tail: Tail
     skip: int
     columns: tuple[Column, ...]
+    end: Offset | None = None
     error: BrokerlessError | None = None
     next_raise: float | None = None
     next_try: float = float("-inf")
+
+    @property
+    def at_end(self) -> bool:
+        return self.end is not None and Offset(self.tail.version, self.skip) >= self.end
 
     def due_in_s(self, clock: Clock) -> float:
         return max(self.tail.due_in_s(), self.next_try - clock.monotonic())
@@ -544,9 +579,12 @@ class _Part:
             max_bytes = 1  # what is behind the damaged place would be fetched in vain
         taken: list[_Taken] = []
         size = 0
-        while size < max_bytes:
+        while size < max_bytes and not self.at_end:
+            most = _READ_AHEAD if taken else 1
+            if self.end is not None:
+                most = min(most, self.end.version + (self.end.index > 0) - self.tail.version)
             try:
-                entries = self.tail.take(_READ_AHEAD if taken else 1)
+                entries = self.tail.take(most)
             except BrokerlessError as error:
                 # Otherwise the next look meets it: but not if all that came before has no messages, or a poll would say
                 # that nothing came.
@@ -556,8 +594,12 @@ class _Part:
             for entry in entries:
                 mark = entry.version, self.tail.mark()[1]
                 files = self.tail.new_files(entry)
-                taken.append(_Taken(self, entry, files, self.skip, mark))
+                last = self.end.index if self.end is not None and entry.version == self.end.version else None
+                taken.append(_Taken(self, entry, files, self.skip, mark, last))
                 self.skip = 0
+                if last is not None:  # the position is in the middle of this entry
+                    self.tail.rewind(mark)
+                    self.skip = last
                 size += sum(add.size for add in files)
             # A young entry is most likely the last: asking for the next would only delay this one's messages. Without
             # messages (a claim, a rewrite) there is nothing to delay, and "nothing came" would be wrong.
@@ -587,6 +629,7 @@ class _Taken:
     files: list[Add]
     skip: int
     mark: tuple[int, int]
+    last: int | None = None  # the row before which the partition ends
 
     def stop(self, rows: int, error: BrokerlessError) -> None:
         """Puts the partition back to where its messages cannot be read: behind so many of this entry."""

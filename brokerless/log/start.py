@@ -14,6 +14,20 @@ if TYPE_CHECKING:
     from brokerless.log.log import DeltaLog
 
 
+def resolve_end(log: DeltaLog, until: Start, clock: Clock = SYSTEM) -> Offset:
+    """The offset before which a bounded replay ends: one that the partition has now, or that of its next commit.
+
+    Raises:
+        ConfigError: text that means no position, a time without a zone, or one that is still to come.
+        OffsetOutOfRange: as ``resolve_start``.
+    """
+    if isinstance(until, str):
+        until = parse_start(until, clock)
+    if isinstance(until, datetime) and until.tzinfo is not None and records.microseconds(until) > clock.time_us():
+        raise ConfigError(f"The end {until.isoformat()} is still to come; end at 'latest', or read on without an end.")
+    return resolve_start(log, until, clock)
+
+
 def resolve_start(log: DeltaLog, start: Start, clock: Clock = SYSTEM) -> Offset:
     """The offset that a start means in this partition, now.
 

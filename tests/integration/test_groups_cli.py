@@ -66,3 +66,32 @@ def test_a_killed_member_is_waited_for(cli: Cli) -> None:
     assert done.exit_code == 0, done.output
     assert [one["new"] for one in json.loads(done.stdout)["partitions"]] == ["4:0", "4:0"]
     assert "Waiting up to 0.6 s" in done.stderr
+
+
+def test_tail_goes_on_where_its_group_has_committed(cli: Cli) -> None:
+    client = sent(cli)
+    assert [json.loads(line)["n"] for line in _lines(cli, "--group", "g", "--once", "--max", "2")] != []
+    shown = 2 + len(_lines(cli, "--group", "g", "--once"))
+    assert shown == 6
+    assert _lines(cli, "--group", "g", "--once") == []
+    with client.producer("clicks", partition=1) as producer:
+        producer.send([{"n": 9}])
+    assert [json.loads(line)["n"] for line in _lines(cli, "--group", "g", "--once")] == [9]
+    assert_refused(cli("tail", "clicks", "--group", "g", "--partition", "1"), "either group or partitions")
+
+
+def test_tail_and_export_end_where_they_are_bid(cli: Cli) -> None:
+    client = sent(cli)
+    assert len(_lines(cli, "--until", "3:0")) == 4
+    assert len(_lines(cli, "--from", "2:0", "--until", "latest")) == 4
+    done = cli.json("export", "clicks", "out.csv", "--from", "1h", "--until", "3:0")
+    assert (done["messages"], done["next"]) == (4, {"0": "3:0", "1": "3:0"})
+    assert cli.json("export", "clicks", "rest.csv", "--once", "--from", "today")["messages"] == 6
+    assert_refused(cli("tail", "clicks", "--until", "2999-01-01"), "still to come")
+    assert len(list(client.consumer("clicks", start="earliest", until="2:0"))) == 2
+
+
+def _lines(cli: Cli, *more: str) -> list[str]:
+    result = cli("tail", "clicks", *more)
+    assert result.exit_code == 0, result.output
+    return result.stdout.splitlines()
