@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from brokerless.bucket import create_bucket
     from brokerless.client import Client
     from brokerless.consumer import Batch, Consumer
+    from brokerless.groups.admin import Group
+    from brokerless.lag import Lag
     from brokerless.log.log import DeltaLog
     from brokerless.offsets import Ack, Offset
     from brokerless.producer.producer import Producer
@@ -38,6 +40,8 @@ __all__ = [
     "Column",
     "Consumer",
     "DeltaLog",
+    "Group",
+    "Lag",
     "Offset",
     "Pipeline",
     "Producer",
@@ -61,6 +65,8 @@ _HOME = {
     "Column": "schema",
     "Consumer": "consumer",
     "DeltaLog": "log.log",
+    "Group": "groups.admin",
+    "Lag": "lag",
     "Offset": "offsets",
     "Pipeline": "spark.pipeline",
     "Producer": "producer.producer",

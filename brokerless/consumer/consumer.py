@@ -22,9 +22,9 @@ from brokerless.groups.membership import HEARTBEAT_S, Membership
 from brokerless.groups.state import Committed
 from brokerless.groups.subscription import MAX_POLL_INTERVAL_S, Pulse, Subscription
 from brokerless.log.entries import Entry
-from brokerless.log.start import resolve_start
+from brokerless.log.start import resolve_end, resolve_start
 from brokerless.log.tail import TICK_S, Tail
-from brokerless.offsets import Offset, Start
+from brokerless.offsets import Offset, Start, parse_start
 from brokerless.topics import Topic, open_topic, store_of
 
 if TYPE_CHECKING:
@@ -46,7 +46,13 @@ class Consumer:
 
     Args:
         topics: one or several, by name or as they were opened (``describe_topic``); all partitions of each are read.
-        start: ``beginning``, ``latest``, an ``Offset`` (applied to every partition) or a time with a zone.
+        start: an ``Offset`` (applied to every partition), a time with a zone, or text: ``beginning`` or ``earliest``,
+            ``latest``, ``12:3``, an ISO time with a UTC offset, a date, ``today``, ``yesterday``, ``1h``, ``30m``,
+            ``7d`` (so long ago).
+        until: end there, exclusively: at an offset of each partition, within its commit if need be; or before the first
+            message whose commit is at or after a time, by the clocks of the writers. Times as for ``start``; the end
+            must be there already (``latest``: where the partitions end now). Then polls return nothing, at once, and
+            iteration ends.
         settings: where; read from the environment by default.
         partitions: only these partitions (of each topic).
         idle_poll_max_s: how far apart polls may get when nothing comes. Polling costs requests (see ``cost``).
@@ -77,6 +83,7 @@ class Consumer:
         topics: str | Topic | Sequence[str | Topic],
         *,
         start: Start = "latest",
+        until: Start | None = None,
         settings: Settings | None = None,
         partitions: Sequence[int] | None = None,
         idle_poll_max_s: float = 0.25,
@@ -95,6 +102,8 @@ class Consumer:
         self._opened_in = os.getpid()
         if group is not None and partitions is not None:
             raise ConfigError("The group divides the partitions; give a consumer either group or partitions.")
+        if group is not None and until is not None:
+            raise ConfigError("A group goes on where it has committed, and has no end; leave out group or until.")
         if group is None and instance is not None:
             raise ConfigError("Only a member of a group has an instance; give the group, too.")
         given = [topics] if isinstance(topics, str | Topic) else topics
@@ -107,14 +116,14 @@ class Consumer:
         self._store = stores[0]
         self._clock = clock
         self._batch_bytes = batch_bytes
-        self._start = start
+        self._start = parse_start(start, clock) if isinstance(start, str) else start
         self._idle_poll_max_s = idle_poll_max_s
         self._accept_rewrites = accept_rewrites
         self._parts: list[PartitionReader] = []
         opened: list[Topic] = []
         for name, topic in wanted.items():
             # Whoever begins at the head has no use for what is read on the way to it.
-            entries: dict[int, list[Entry]] | None = None if start == "latest" or group is not None else {}
+            entries: dict[int, list[Entry]] | None = None if self._start == "latest" or group is not None else {}
             about = open_topic(self._store, topic, clock=clock, entries=entries)
             opened.append(about)
             for number in range(about.partitions) if partitions is None else partitions:
@@ -122,8 +131,9 @@ class Consumer:
                     raise ConfigError(f"Topic {name!r} has the partitions 0 to {about.partitions - 1}, not {number}.")
                 if group is None:
                     log = about.logs[number]  # opened with the others: the number of partitions may change meanwhile
-                    offset = resolve_start(log, start)
-                    self._parts.append(self._part(about, number, offset, (entries or {}).get(number, ())))
+                    offset = resolve_start(log, self._start, clock)
+                    end = None if until is None else resolve_end(log, until, clock)
+                    self._parts.append(self._part(about, number, offset, (entries or {}).get(number, ()), end))
         self.topics = tuple(opened)
         if not self._parts and group is None:
             raise ConfigError("A consumer needs at least one topic and one partition.")
@@ -159,7 +169,9 @@ class Consumer:
             )
             self._end_heartbeats = pulse.start(self)
 
-    def _part(self, about: Topic, number: int, offset: Offset, entries: Sequence[Entry] = ()) -> PartitionReader:
+    def _part(
+        self, about: Topic, number: int, offset: Offset, entries: Sequence[Entry] = (), end: Offset | None = None
+    ) -> PartitionReader:
         log = about.logs[number]
         tail = Tail(
             log,
@@ -169,14 +181,14 @@ class Consumer:
             accept_rewrites=self._accept_rewrites,
             entries=entries,
         )
-        return PartitionReader(about.name, number, tail, offset.index, columns_of(about.schema, log))
+        return PartitionReader(about.name, number, tail, offset.index, columns_of(about.schema, log), end)
 
     def _open_partition(self, partition: Partition, committed: Committed | None) -> Committed:
         topic, number = partition
         about = next(one for one in self.topics if one.name == topic)
         log = about.logs[number]
         if committed is None:
-            offset = resolve_start(log, self._start)
+            offset = resolve_start(log, self._start, self._clock)
         elif committed.table_id != log.table_id:
             offset = resolve_start(log, "beginning")  # of a topic that was created again: nothing of it was read
         else:
@@ -268,7 +280,10 @@ class Consumer:
                         return self._next_undelivered()
                     continue
             now = self._clock.monotonic()
-            due = [p for p in self._parts if now >= p.next_try and (max_wait_s <= 0 or not p.tail.due_in_s())]
+            open_parts = [part for part in self._parts if not part.at_end]
+            if not open_parts and self._parts:
+                break
+            due = [p for p in open_parts if now >= p.next_try and (max_wait_s <= 0 or not p.tail.due_in_s())]
             batches = self._look(due)
             if not self._may_give_out(batches):
                 continue
@@ -276,7 +291,7 @@ class Consumer:
             if batches:
                 return batches
             left = deadline - self._clock.monotonic()
-            if left <= 0 or (self._parts and all(part.error for part in self._parts)):
+            if left <= 0 or (open_parts and all(part.error for part in open_parts)):
                 # Nothing else comes: do not pass over in silence what cannot go on.
                 rest = [part for part in self._parts if part.error and part not in due]
                 batches = self._look(rest)
@@ -286,7 +301,7 @@ class Consumer:
                 if batches or left <= 0:
                     return batches
                 continue
-            waits = [left, *(part.due_in_s(self._clock) for part in self._parts)]
+            waits = [left, *(part.due_in_s(self._clock) for part in open_parts)]
             if self._group is not None:
                 waits.append(self._group.due_in_s())
             self._clock.sleep(max(TICK_S, min(waits)))
@@ -326,17 +341,27 @@ class Consumer:
                 raise part.error
 
     def __iter__(self) -> Iterator[Batch]:
-        """Batches for ever, until ``close`` (from another thread or a signal handler).
+        """Batches for ever, until ``close`` (from another thread or a signal handler) or the end (``until``).
 
         The position moves past a batch when it is given out, so that whoever leaves the loop can go on after it.
         """
-        while not self._stopped.is_set():
+        while not self._stopped.is_set() and not self.finished:
             self._undelivered.extend(self.poll(self._turn_s))
             while self._undelivered and not self._stopped.is_set():
                 self._note_done()
                 batch, self._in_hand = self._undelivered.popleft(), True
                 yield batch
                 self._in_hand = False  # not if the loop was left: by an error as by ``break``
+
+    @property
+    def finished(self) -> bool:
+        """Whether all messages before the end (``until``) were returned."""
+        return bool(self._parts) and not self._undelivered and all(part.at_end for part in self._parts)
+
+    @property
+    def settled(self) -> bool:
+        """Whether the consumer reads all partitions that its group gives it; without a group always."""
+        return self._group is None or self._group.settled
 
     def seek(self, start: Start, *, topic: str | None = None, partition: int | None = None) -> None:
         """Moves the position, of all partitions or of some.
@@ -352,7 +377,7 @@ class Consumer:
                 f"This consumer does not read partition {partition} of topic {topic!r}, so it cannot seek there."
             )
         for part in sought:
-            offset = resolve_start(part.tail.log, start)
+            offset = resolve_start(part.tail.log, start, self._clock)
             part.tail.seek(offset.version)
             part.skip = offset.index
             part.error, part.next_raise, part.next_try = None, None, float("-inf")

@@ -114,6 +114,11 @@ class Membership:
         return self._view.generation if self._view is not None else 0
 
     @property
+    def waiting(self) -> bool:
+        """Whether the last look found partitions that the member owns and does not read yet."""
+        return self._waiting
+
+    @property
     def lost(self) -> bool:
         """Whether the member is not in the group, or was removed from it; ``join`` makes it a new one."""
         return self._why is not None

@@ -93,6 +93,11 @@ class Subscription:
         self._held -= gone
         self._drop(gone)
 
+    @property
+    def settled(self) -> bool:
+        """Whether the consumer reads all partitions that the group gives it."""
+        return not self.membership.lost and not self.membership.waiting
+
     def due_in_s(self) -> float:
         """Return how long ``update`` has nothing to do."""
         return self.membership.due_in_s()

@@ -52,13 +52,16 @@ def create(
             txns=forgotten,
             metadata=wanted,
             protocol=None if version else protocol,
+            total=0,
         )
         entry, _ = log._put_entry(version, body, commit_id, deadline=log._clock.monotonic() + deadline_s)
         if entry is None:
             with log._lock:
                 txns = {**state.txns, **forgotten} if state else {}
                 protocol = state.protocol if state else protocol
-                log._know(TableState(version, wanted, protocol, txns, timestamp, digest=digest_of(body)), looked)
+                log._know(
+                    TableState(version, wanted, protocol, txns, timestamp, digest=digest_of(body), total=0), looked
+                )
             return wanted
 
 

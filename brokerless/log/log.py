@@ -69,6 +69,7 @@ from brokerless.log.entries import (
     check_supported,
     digest_of,
     parse_entry,
+    rows_in,
 )
 from brokerless.log.lifecycle import epoch_of
 from brokerless.log.turns import Turns
@@ -453,6 +454,7 @@ class DeltaLog:
         # Checkpoints do not say when their last entry was written, and times must not go back behind it.
         if state.digest is None and (last := self.read(state.version)) is not None:
             state.timestamp_ms, state.digest = max(state.timestamp_ms, last.timestamp_ms), last.digest
+            state.total = last.total
         return state, True
 
     def _begins(self, metadata: Metadata) -> bool:
@@ -809,14 +811,19 @@ class DeltaLog:
             version = state.version + 1
             # guard: times do not go back
             timestamp = max(self._clock.time_us() // 1000, state.timestamp_ms)
+            adds = [add for request in group for add in request.adds]
+            rows = rows_in(add for add in adds if add.data_change)
+            # guard: an entry counts the messages on from the last one
+            total = None if state.total is None or rows is None else state.total + rows
             body = build_entry(
                 commit_id=commit_id,
                 timestamp_ms=timestamp,
                 operation="WRITE",
                 engine=ENGINE,
                 table_id=state.metadata.id,
-                adds=[add for request in group for add in request.adds],
+                adds=adds,
                 txns={name: moved for request in group for name, moved in request.txns.items()},
+                total=total,
             )
             looked = self._now()
             rival, tries = self._put_entry(version, body, commit_id, deadline=deadline)
@@ -828,6 +835,7 @@ class DeltaLog:
                     group = self._unopposed(group, self._check_txns)
                     continue
                 state.version, state.timestamp_ms, state.digest = version, timestamp, digest_of(body)
+                state.total = total
                 self._confirmed = looked
                 self._turns.committed()
                 index = 0
@@ -1099,6 +1107,7 @@ class DeltaLog:
         if metadata.schema_string != state.metadata.schema_string:
             raise self._other_columns(entry.version)
         self._turns.saw(entry)
+        state.total = entry.total_after(state.total)
         state.version, state.metadata, state.protocol = entry.version, metadata, protocol
         state.timestamp_ms, state.digest = max(state.timestamp_ms, entry.timestamp_ms), entry.digest
         state.txns.update(entry.txns)

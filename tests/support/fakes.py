@@ -78,21 +78,6 @@ class FakeStore:
         except KeyError:
             raise FileNotFoundError(path) from None
 
-    def get_tagged(self, path: str, *, within_s: float | None = None) -> tuple[bytes, Tag]:
-        data = self.get(path)
-        return data, (str(hash(data)), None)
-
-    def swap(
-        self, path: str, data: bytes, tag: Tag | None, *, within_s: float | None = None
-    ) -> tuple[Outcome, Tag | None]:
-        self.requests["PUT"] += 1
-        with self._lock:
-            found = self.objects.get(path)
-            if (None if found is None else (str(hash(found)), None)) != tag:
-                return "exists", None
-            self._write(path, data)
-            return "created", (str(hash(data)), None)
-
     def put(self, path: str, data: bytes, *, within_s: float | None = None) -> None:
         self.requests["PUT"] += 1
         self._write(path, data)
