@@ -191,7 +191,7 @@ def test_a_poll_that_is_closed_from_elsewhere_does_not_commit_what_it_returns(
 ) -> None:
     send(store, 1)
     reader = member(store)
-    honest = Consumer._take
+    honest = Consumer._look
 
     def closing(self: Consumer, parts: Any) -> list[Batch]:
         batches = honest(self, parts)
@@ -199,7 +199,7 @@ def test_a_poll_that_is_closed_from_elsewhere_does_not_commit_what_it_returns(
             reader.close()
         return batches
 
-    monkeypatch.setattr(Consumer, "_take", closing)
+    monkeypatch.setattr(Consumer, "_look", closing)
     assert numbers(reader.poll(0)) == [1]
     monkeypatch.undo()
     monkeypatch.setattr(Pulse, "start", lambda *_: lambda: None)
@@ -293,7 +293,7 @@ def test_who_is_removed_during_a_read_gives_nothing_out(
     zombie, other = member(store), member(store)
     zombie.poll(0)
     send(store, 1)
-    honest = Consumer._take
+    honest = Consumer._look
     theirs: list[int] = []
 
     def slow(self: Consumer, parts: Any) -> list[Batch]:
@@ -302,7 +302,7 @@ def test_who_is_removed_during_a_read_gives_nothing_out(
             theirs.extend(drain_for(other, clock))
         return batches
 
-    monkeypatch.setattr(Consumer, "_take", slow)
+    monkeypatch.setattr(Consumer, "_look", slow)
     assert zombie.poll(0) == []
     assert theirs == [1]
 
@@ -313,7 +313,7 @@ def test_an_error_of_the_store_before_messages_are_given_out_loses_none(
     reader = member(store)
     reader.poll(0)
     send(store, 1)
-    honest = Consumer._take
+    honest = Consumer._look
 
     def slow(self: Consumer, parts: Any) -> list[Batch]:
         batches = honest(self, parts)
@@ -322,7 +322,7 @@ def test_an_error_of_the_store_before_messages_are_given_out_loses_none(
             store.swaps = [Put(StoreUnavailable("no answer"))]
         return batches
 
-    monkeypatch.setattr(Consumer, "_take", slow)
+    monkeypatch.setattr(Consumer, "_look", slow)
     with pytest.raises(StoreUnavailable):
         reader.poll(0)
     assert reader.position() == {("t", 0): Offset(1)}
