@@ -404,9 +404,11 @@ class Membership:
                     raise MemberFenced(self._refusal(key, one))
             wanted = self._epochs(committed)
             self._staged |= wanted
+            before = self._state.beat
             self._write()
             for key, one in wanted.items():
-                if self.lost and self._state.committed.get(key) != one:
+                # Even then this write may have been accepted, right before somebody fenced the member.
+                if self.lost and (self._state.beat == before or self._state.committed.get(key) != one):
                     raise MemberFenced(self._refusal(key, one))
 
     def _refusal(self, key: Partition, one: Committed) -> str:

@@ -18,6 +18,7 @@ from unittest.mock import patch
 
 from brokerless import clock, consumer
 from brokerless.columns import records
+from brokerless.groups.subscription import Pulse
 from brokerless.log import log
 from brokerless.log.entries import parse_entry
 from brokerless.log.log import DeltaLog
@@ -153,6 +154,7 @@ def simulated() -> Iterator[Host]:
             (records, "decode", decode),
             (consumer, "ThreadPoolExecutor", Pool),
             (consumer, "wait", lambda _: None),
+            (Pulse, "start", lambda *_: lambda: None),  # heartbeats are sent by polls
             (producer, "ThreadPoolExecutor", Pool),
             (source, "ThreadPoolExecutor", Pool),
             (source, "time", here),
