@@ -342,7 +342,7 @@ class Membership:
                 # guard: a member reads a partition only after its earlier owners let go of it
                 if all(one is None or one.fenced is not None or one.generation >= share.epoch for one in earlier):
                     known = [one.committed.get(key) for one in earlier if one is not None]
-                    own = self._state.committed.get(key), self._last.get(key)
+                    own = self._last.get(key), self._state.committed.get(key)
                     found_offers[key] = newest(share.committed, *own, *known)
             self._offers = {key: todo[key].epoch for key in found_offers}
             self._waiting = len(found_offers) < len(todo)

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 from brokerless.columns import records
 from brokerless.consumer import Consumer
 from brokerless.errors import BrokerlessError, GroupDamaged, MemberFenced, StoreError
-from brokerless.groups.state import FOLDER, MemberState, newest
+from brokerless.groups.state import FOLDER, MemberState
 from brokerless.log.entries import parse_entry
 from brokerless.offsets import Offset
 from brokerless.schema import partition_table
 from brokerless.testing.history import check
 from brokerless.testing.history.events import Event
 from tests.sim.roles import TOPIC, Role, Sender
-from tests.sim.world import SECOND, START_US
+from tests.sim.world import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 GROUP: Final = "g"
 _MEMBER: Final = re.compile(rf"{FOLDER}/{GROUP}/members/(.+)\.json")
-_LATE_US: Final = 20 * 3600 * SECOND
-"""A world in which the group has not read everything after so long never will."""
 
 
 class Truth:
@@ -111,7 +109,7 @@ class Truth:
             self._fail(f"{name} committed {key} at {one.offset} in epoch {one.epoch}; {before.epoch} had begun")
         elif before is not None and one.epoch > before.epoch and one.offset != before.offset:
             self._fail(f"{name} began {key} at {one.offset}; the group had committed {before.offset}")
-        self._newest[key] = newest(before, one) or one
+        self._newest[key] = before if before is not None and before.epoch > one.epoch else one
         missing = [row for at, row in self.rows().get(key, []) if at < one.offset and row not in self.delivered]
         if missing:
             self._fail(f"{name} committed {key} at {one.offset}; {missing} were never delivered")
@@ -136,9 +134,15 @@ class Truth:
 
 
 class GroupConsumer(Consumer):
-    """A consumer that records when it lets partitions go."""
+    """A consumer that says where it begins and when it lets partitions go."""
 
     recorder: _Recorder | None = None
+
+    def _open_partition(self, partition: Partition, committed: Committed | None) -> Committed:
+        begun = super()._open_partition(partition, committed)
+        if self.recorder is not None:
+            self.recorder.starts[partition] = begun.offset
+        return begun
 
     def _drop(self, partitions: Collection[Partition]) -> None:
         super()._drop(partitions)
@@ -162,6 +166,7 @@ class _Recorder:
     def __init__(self, truth: Truth, process: Process, consumer: GroupConsumer) -> None:
         self._truth, self._process, self._consumer = truth, process, consumer
         self._present: dict[Partition, str] = {}
+        self.starts: dict[Partition, Offset] = {}
 
     def polled(self, batches: Sequence[Batch]) -> None:
         """Record what a poll returned; who gets the first messages of a partition has it from then on."""
@@ -171,7 +176,8 @@ class _Recorder:
             first = batch.version, batch.first_index
             if self._present.get(key) != member:
                 self._present[key] = member
-                where: dict[str, Any] = {"partition": batch.partition, "offset": first}
+                start = self.starts[key]  # its first messages may stand behind commits without any
+                where: dict[str, Any] = {"partition": batch.partition, "offset": (start.version, start.index)}
                 self._truth.record(self._process, member, "assign", "ok", **where)
             ids: list[int] = list(batch.data.column("n").to_pylist())
             self._truth.delivered.update(ids)
@@ -246,9 +252,6 @@ class Member(Role):
         idle = 0
         offsets: dict[Partition, Offset] = {}
         while not truth.all_delivered() and idle < self.patience:
-            if self.world.now_us > START_US + _LATE_US:
-                self.world.fail(f"{process.name}: the group has not read everything")
-                break
             if rng.random() < self.mischief:
                 self.world.counts["members that slept"] += 1
                 process.wait(rng.randrange((6, 30, 200)[rng.randrange(3)] * SECOND))
