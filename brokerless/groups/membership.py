@@ -127,7 +127,7 @@ class Membership:
             StoreError: the group could not be read or changed.
         """
         with self._lock:
-            # guard: a static member that was replaced does not come back
+            # Else the two would take turns for ever.
             if self._why == self._replaced:
                 raise MemberFenced(
                     f"{self.name} is not in the group {self.group!r} any more, because {self._why}. Close it, or give "
@@ -225,11 +225,12 @@ class Membership:
         """Write this member's object, with what is staged. It may have been fenced; then ``lost`` is True."""
         staged = {key: one for key, one in self._staged.items() if self._held.get(key) == one.epoch}
         while True:
+            # guard: a member acknowledges a generation only after it let go of what that took from it
+            acknowledged = self._state.generation if self.taken() else self.generation
             new = replace(
                 self._state,
                 beat=self._state.beat + 1,
-                # guard: a member acknowledges a generation only after it let go of what that took from it
-                generation=self._state.generation if self.taken() else self.generation,
+                generation=acknowledged,
                 committed={**self._state.committed, **self._last, **staged},
                 fenced=fenced,
             )
@@ -361,7 +362,7 @@ class Membership:
             now = {
                 key: replace(one, epoch=offers[key])
                 for key, one in committed.items()
-                # guard: what was taken away between the offer and the claim is not claimed
+                # Not what was taken away since it was offered.
                 if key in offers and self._owns(shares.get(key), offers[key])
             }
             if not now:

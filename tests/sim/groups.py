@@ -42,6 +42,8 @@ class Truth:
         self.auto_commit = auto_commit
         self.strategy: Strategy = strategy
         self.delivered: set[int] = set()
+        self.incarnations: dict[str, set[str]] = {}
+        """The processes that joined under each name."""
         self._names: dict[str, Process] = {}  # of the processes of the history
         self._states: dict[str, MemberState] = {}
         self._newest: dict[Partition, Committed] = {}
@@ -79,11 +81,19 @@ class Truth:
         self.stage.events.append(Event(self.stage.world.now_us, name, op, outcome, topic=TOPIC, group=GROUP, **fields))
         self.stage.opened_us[name] = None
 
+    def check_accepted(self, member: str, offsets: dict[Partition, Offset]) -> None:
+        """Check that a commit that was said to be the group's is."""
+        known = {key: one.offset for key, one in self._states[member].committed.items()}
+        if offsets.items() - known.items():
+            self._fail(f"{member} was told that {offsets} are committed; they are {known}")
+
     def _written(self, path: str, data: bytes, process: Process | None) -> None:
         match = _MEMBER.fullmatch(path)
         if match is None or process is None:
             return
         name, new = match[1], MemberState.parse(data, path=path)
+        if name not in self._states:
+            self.incarnations.setdefault(name.rpartition("-")[0], set()).add(process.name)
         old = self._states.get(name, MemberState(name))
         self._states[name] = new
         if old.fenced is not None:
@@ -154,6 +164,11 @@ class GroupConsumer(Consumer):
         """The name of the member that it is now."""
         return self._group.membership.name if self._group is not None else ""
 
+    def beat(self) -> None:
+        """Do what the thread of the heartbeats would, between two polls."""
+        if self._group is not None:
+            self._group._pulse.beat()
+
     @property
     def fenced(self) -> bool:
         """Whether it knows that it was removed."""
@@ -218,6 +233,7 @@ class _Recorder:
             record("unknown")
             raise
         record("ok")
+        self._truth.check_accepted(member, offsets)
         return True
 
 
@@ -267,6 +283,9 @@ class Member(Role):
                 recorder.polled(batches)
                 offsets |= {(batch.topic, batch.partition): batch.next for batch in batches}
                 idle = 0 if batches else idle + 1
+                while batches and rng.random() < 0.3:  # work that takes time
+                    process.wait(rng.randrange(3 * SECOND))
+                    consumer.beat()
                 if offsets and not truth.auto_commit and rng.random() < 0.6:
                     recorder.commit(offsets)
                     offsets = {}
@@ -287,7 +306,7 @@ class Member(Role):
         if isinstance(error, GroupDamaged):
             self.world.fail(f"{process.name} ended by {type(error).__name__}: {error}")
         if isinstance(error, MemberFenced):
-            if self.instance is None or self.starts + self.live < 2:
+            if self.instance is None or len(self.truth.incarnations[self.instance]) < 2:
                 self.world.fail(f"{process.name} was told that it was replaced, and nobody took its place: {error}")
             self.world.counts["static members that were replaced"] += 1
         else:
