@@ -101,6 +101,7 @@ class Membership:
         self._view: GroupState | None = None
         self._held: dict[Partition, int] = {}  # the epochs of what this member reads
         self._offers: dict[Partition, int] = {}  # the epochs of what it was offered last
+        self._claims: dict[Partition, Committed] = {}  # the last ones, which may be known to others after any error
         self._last: dict[Partition, Committed] = {}  # of what it has handed over, until that is written
         self._staged: dict[Partition, Committed] = {}  # positions that the next heartbeat commits
         self._seen: dict[str, tuple[Tag | None, float]] = {}  # each watched member's tag, and since when
@@ -345,6 +346,8 @@ class Membership:
                     known = [one.committed.get(key) for one in earlier if one is not None]
                     own = self._last.get(key), self._state.committed.get(key)
                     found_offers[key] = newest(share.committed, *own, *known)
+                    if (claim := self._claims.get(key)) is not None and claim.epoch == share.epoch:
+                        found_offers[key] = claim  # "latest" may be another one by now
             self._offers = {key: todo[key].epoch for key in found_offers}
             self._waiting = len(found_offers) < len(todo)
             return found_offers
@@ -367,6 +370,7 @@ class Membership:
             }
             if not now:
                 return set()
+            self._claims = now
             self._held |= {key: one.epoch for key, one in now.items()}
             self._staged |= now
             try:

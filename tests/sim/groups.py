@@ -7,7 +7,7 @@ whether it was delivered before, is known at once, whatever answer the member he
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from brokerless.columns import records
 from brokerless.consumer import Consumer
@@ -37,16 +37,20 @@ _MEMBER: Final = re.compile(rf"{FOLDER}/{GROUP}/members/(.+)\.json")
 class Truth:
     """What the bucket knows of the group, and what is wrong about it."""
 
-    def __init__(self, stage: Stage, *, auto_commit: bool, strategy: Strategy) -> None:
+    def __init__(
+        self, stage: Stage, *, auto_commit: bool, strategy: Strategy, start: Literal["beginning", "latest"]
+    ) -> None:
         self.stage = stage
         self.auto_commit = auto_commit
         self.strategy: Strategy = strategy
+        self.start: Literal["beginning", "latest"] = start
         self.delivered: set[int] = set()
         self.incarnations: dict[str, set[str]] = {}
         """The processes that joined under each name."""
         self._names: dict[str, Process] = {}  # of the processes of the history
         self._states: dict[str, MemberState] = {}
         self._newest: dict[Partition, Committed] = {}
+        self._begin: dict[Partition, Offset] = {}  # where the group began
         self._claims: dict[tuple[Partition, int], str] = {}
         self._rows: dict[Partition, list[tuple[Offset, int]]] = {}
         self._seen = 0
@@ -56,7 +60,16 @@ class Truth:
         """Whether every message was, and no more are to come."""
         if self.stage.working(Sender) or self.stage.bucket.under_way:
             return False
-        return all(one in self.delivered for rows in self.rows().values() for _, one in rows)
+        return not self._missing() and all(key in self._begin for key in self.rows())
+
+    def _missing(self) -> list[int]:
+        """Return what was not delivered of what stands behind the group's beginning."""
+        return [
+            one
+            for key, rows in self.rows().items()
+            for at, one in rows
+            if one not in self.delivered and (self.start == "beginning" or at >= self._begin.get(key, at))
+        ]
 
     def rows(self) -> dict[Partition, list[tuple[Offset, int]]]:
         """Return the messages of each partition, as its log was written."""
@@ -120,7 +133,10 @@ class Truth:
         elif before is not None and one.epoch > before.epoch and one.offset != before.offset:
             self._fail(f"{name} began {key} at {one.offset}; the group had committed {before.offset}")
         self._newest[key] = before if before is not None and before.epoch > one.epoch else one
-        missing = [row for at, row in self.rows().get(key, []) if at < one.offset and row not in self.delivered]
+        begin = Offset(0) if self.start == "beginning" else self._begin.setdefault(key, one.offset)
+        self._begin.setdefault(key, begin)
+        rows = self.rows().get(key, [])
+        missing = [row for at, row in rows if begin <= at < one.offset and row not in self.delivered]
         if missing:
             self._fail(f"{name} committed {key} at {one.offset}; {missing} were never delivered")
 
@@ -129,8 +145,7 @@ class Truth:
 
     def judge(self) -> None:
         """Judge the end: the history, and that nothing is missing."""
-        missing = [one for rows in self.rows().values() for _, one in rows if one not in self.delivered]
-        if missing:
+        if missing := self._missing():
             self._fail(f"{missing} were never delivered")
         verdict = check(self.stage.events)
         for finding in verdict.findings:
@@ -255,7 +270,7 @@ class Member(Role):
         truth, rng = self.truth, self.world.rng
         consumer = GroupConsumer(
             TOPIC,
-            start="beginning",
+            start=truth.start,
             store=process.connection,
             clock=process.clock,
             batch_bytes=(1, 2000, 2**20)[rng.randrange(3)],

@@ -150,7 +150,12 @@ def _group_stage(host: Host, world: World) -> tuple[Stage, Truth]:
     for number in range(rng.randrange(1, 3)):
         writers[rng.randrange(len(writers))](stage, number, batches=rng.randrange(4, 20))
     strategies = get_args(Strategy)
-    truth = Truth(stage, auto_commit=rng.random() < 0.5, strategy=strategies[rng.randrange(len(strategies))])
+    truth = Truth(
+        stage,
+        auto_commit=rng.random() < 0.5,
+        strategy=strategies[rng.randrange(len(strategies))],
+        start="latest" if rng.random() < 0.3 else "beginning",
+    )
     for number in range(rng.randrange(1, 5)):
         Member(stage, 10 + number, truth)
     return stage, truth
