@@ -101,6 +101,7 @@ class Membership:
         self._view: GroupState | None = None
         self._held: dict[Partition, int] = {}  # the epochs of what this member reads
         self._offers: dict[Partition, int] = {}  # the epochs of what it was offered last
+        self._claims: dict[Partition, Committed] = {}  # the last ones, which may be known to others after any error
         self._last: dict[Partition, Committed] = {}  # of what it has handed over, until that is written
         self._staged: dict[Partition, Committed] = {}  # positions that the next heartbeat commits
         self._seen: dict[str, tuple[Tag | None, float]] = {}  # each watched member's tag, and since when
@@ -132,7 +133,7 @@ class Membership:
             StoreError: the group could not be read or changed.
         """
         with self._lock:
-            # guard: a static member that was replaced does not come back
+            # Else the two would take turns for ever.
             if self._why == self._replaced:
                 raise MemberFenced(
                     f"{self.name} is not in the group {self.group!r} any more, because {self._why}. Close it, or give "
@@ -230,11 +231,12 @@ class Membership:
         """Write this member's object, with what is staged. It may have been fenced; then ``lost`` is True."""
         staged = {key: one for key, one in self._staged.items() if self._held.get(key) == one.epoch}
         while True:
+            # guard: a member acknowledges a generation only after it let go of what that took from it
+            acknowledged = self._state.generation if self.taken() else self.generation
             new = replace(
                 self._state,
                 beat=self._state.beat + 1,
-                # guard: a member acknowledges a generation only after it let go of what that took from it
-                generation=self._state.generation if self.taken() else self.generation,
+                generation=acknowledged,
                 committed={**self._state.committed, **self._last, **staged},
                 fenced=fenced,
             )
@@ -347,8 +349,10 @@ class Membership:
                 # guard: a member reads a partition only after its earlier owners let go of it
                 if all(one is None or one.fenced is not None or one.generation >= share.epoch for one in earlier):
                     known = [one.committed.get(key) for one in earlier if one is not None]
-                    own = self._state.committed.get(key), self._last.get(key)
+                    own = self._last.get(key), self._state.committed.get(key)
                     found_offers[key] = newest(share.committed, *own, *known)
+                    if (claim := self._claims.get(key)) is not None and claim.epoch == share.epoch:
+                        found_offers[key] = claim  # "latest" may be another one by now
             self._offers = {key: todo[key].epoch for key in found_offers}
             self._waiting = len(found_offers) < len(todo)
             return found_offers
@@ -366,11 +370,12 @@ class Membership:
             now = {
                 key: replace(one, epoch=offers[key])
                 for key, one in committed.items()
-                # guard: what was taken away between the offer and the claim is not claimed
+                # Not what was taken away since it was offered.
                 if key in offers and self._owns(shares.get(key), offers[key])
             }
             if not now:
                 return set()
+            self._claims = now
             self._held |= {key: one.epoch for key, one in now.items()}
             self._staged |= now
             try:
@@ -409,9 +414,11 @@ class Membership:
                     raise MemberFenced(self._refusal(key, one))
             wanted = self._epochs(committed)
             self._staged |= wanted
+            before = self._state.beat
             self._write()
             for key, one in wanted.items():
-                if self.lost and self._state.committed.get(key) != one:
+                # Even then this write may have been accepted, right before somebody fenced the member.
+                if self.lost and (self._state.beat == before or self._state.committed.get(key) != one):
                     raise MemberFenced(self._refusal(key, one))
 
     def _refusal(self, key: Partition, one: Committed) -> str:

@@ -130,6 +130,8 @@ class Bucket:
         """Those that were removed by hand, too."""
         self.skew_us = SKEW_US
         self.under_way = 0
+        self.on_write: Callable[[str, bytes, Process | None], None] | None = None
+        """Is told of each write."""
         self.requests = 0
 
     def create(self, path: str, data: bytes, process: Process) -> Outcome:
@@ -160,6 +162,8 @@ class Bucket:
         elif path.endswith(".parquet"):
             self.checkpoints.append(written)
         self._place(path, data)
+        if self.on_write is not None:
+            self.on_write(path, data, process)
 
     def _place(self, path: str, data: bytes) -> None:
         if path not in self.objects:

@@ -345,6 +345,17 @@ def test_a_claim_that_fails_leaves_nothing_to_read(clock: FakeClock) -> None:
     assert len(reader.position()) == 2
 
 
+@pytest.mark.parametrize("applied", [True, False])
+def test_a_claim_that_is_repeated_does_not_move_latest(store: FakeStore, clock: FakeClock, applied: bool) -> None:
+    reader = member(store, start="latest")
+    store.swaps = [Put("created"), Put("created"), Put(StoreUnavailable("no answer"), applied=applied)]
+    with pytest.raises(StoreUnavailable):
+        reader.poll(0)
+    send(store, 1)
+    clock.advance(0.2)
+    assert drain(reader) == [1]
+
+
 def test_a_static_consumer_that_was_replaced_says_so(store: FakeStore, clock: FakeClock) -> None:
     first = member(store, instance="one")
     first.poll(0)
