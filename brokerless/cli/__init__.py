@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 def application() -> typer.Typer:
     """The command with all its verbs."""
-    from brokerless.cli import app, cost, doctor, groups, jobs, messages, new, server, topics, verify
+    from brokerless.cli import app, cost, doctor, groups, jobs, lag, messages, new, server, topics, verify
 
     if not app.app.registered_commands:
         # The order here is the order in the help.
-        for module in (server, topics, groups, messages, new, jobs, cost, verify, doctor):
+        for module in (server, topics, groups, messages, lag, new, jobs, cost, verify, doctor):
             module.register(app.app)
     return app.app
 
