@@ -21,6 +21,7 @@ from brokerless.forks import is_copy
 from brokerless.groups.admin import delete_group, describe_group, list_groups, reset_group
 from brokerless.groups.membership import HEARTBEAT_S
 from brokerless.groups.subscription import MAX_POLL_INTERVAL_S
+from brokerless.lag import lag_of
 from brokerless.log.log import DEADLINE_S
 from brokerless.producer.producer import Producer
 from brokerless.schema import Schema
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from brokerless.export.topic import Exported
     from brokerless.groups.admin import Group, GroupSummary, ResetPartition
     from brokerless.groups.assignment import Strategy
+    from brokerless.lag import Lag
     from brokerless.offsets import SavedPosition, Shift, Start
     from brokerless.store import Store
     from brokerless.topics import Topic
@@ -150,6 +152,14 @@ class Client:
             GroupNotFound: there is none.
         """
         return describe_group(self.store, name, clock=self._clock)
+
+    def lag(self, name: str) -> Lag:
+        """Return how far a consumer group or a pipeline is behind, in messages and seconds, by partition.
+
+        Raises:
+            GroupNotFound: there is neither a group nor a pipeline of this name.
+        """
+        return lag_of(self.store, name, clock=self._clock)
 
     def reset_group(
         self, name: str, *, to: Start | Shift, topics: Sequence[str] | None = None, dry_run: bool = False

@@ -25,15 +25,17 @@ from brokerless.groups.state import Committed
 from brokerless.log.checkpoint import PAGE, listed
 from brokerless.log.lifecycle import epoch_of
 from brokerless.log.log import DeltaLog
+from brokerless.metrics import GROUP_LAG_MESSAGES, GROUP_LAG_SECONDS, LAG_MESSAGES, LAG_SECONDS
 from brokerless.offsets import Offset
 from brokerless.schema import DEAD_LETTERS_SUFFIX, is_table, partition_table, split_table
 from brokerless.spark.progress import owner_id, progress_in
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from brokerless.groups.assignment import Partition
     from brokerless.log.entries import Entry
+    from brokerless.metrics import Metric
     from brokerless.store import Store
 
 _THREADS: Final = 32  # each waits for one request at a time
@@ -115,6 +117,20 @@ def lag_of(store: Store, name: str, *, clock: Clock = SYSTEM) -> Lag:
             "pipeline has a lag from its first batch on."
         )
     return Lag(name, "pipeline", measure(store, found, clock=clock))
+
+
+def samples(found: Iterable[Lag]) -> Iterator[tuple[Metric, dict[str, str], float]]:
+    """Yield lags as metrics of the catalogue, with labels and value; what is not known is left out."""
+    metrics = {
+        "group": (GROUP_LAG_MESSAGES, GROUP_LAG_SECONDS),
+        "pipeline": (LAG_MESSAGES, LAG_SECONDS),
+    }
+    for lag in found:
+        for one in lag.partitions:
+            labels = {lag.kind: lag.name, "topic": one.topic, "partition": str(one.partition)}
+            for metric, value in zip(metrics[lag.kind], (one.messages, one.seconds), strict=True):
+                if value is not None:
+                    yield metric, labels, value
 
 
 def pipeline_positions(store: Store, pipeline: str, *, clock: Clock) -> dict[Partition, Committed | None] | None:

@@ -6,6 +6,7 @@ exit  meaning
 0     success
 1     it failed after it began: unacknowledged messages, missing rows, a store that failed meanwhile, a failed check
 2     it could not begin: invalid input or settings, or a store that does not answer, refuses, or lacks the bucket
+3     ``lag --max-seconds``: a group or pipeline is further behind
 130   interrupted with Ctrl-C
 ====  =====================================================================================================
 

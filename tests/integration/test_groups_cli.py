@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING
+from unittest.mock import ANY
 
 from brokerless.client import Client
 from brokerless.offsets import Offset
@@ -89,6 +90,20 @@ def test_tail_and_export_end_where_they_are_bid(cli: Cli) -> None:
     assert cli.json("export", "clicks", "rest.csv", "--once", "--from", "today")["messages"] == 6
     assert_refused(cli("tail", "clicks", "--until", "2999-01-01"), "still to come")
     assert len(list(client.consumer("clicks", start="earliest", until="2:0"))) == 2
+
+
+def test_lag_in_the_shell(cli: Cli) -> None:
+    client = sent(cli)
+    assert_refused(cli("lag", "billing"), "no group and no pipeline")
+    assert len(_lines(cli, "--group", "billing", "--once", "--max", "4")) == 4
+    found = cli.json("lag", "billing")
+    assert (found["kind"], found["messages"]) == ("group", 2)
+    assert cli.json("lag") == [cli.json("lag", "billing") | {"seconds": ANY, "partitions": ANY}]
+    assert "2 messages" in cli("lag", "billing").stdout
+    assert cli("lag", "billing", "--max-seconds", "3600").exit_code == 0
+    assert cli("lag", "billing", "--max-seconds", "0").exit_code == 3
+    assert cli("lag", "billing", "--max-seconds", "0", "--watch").exit_code == 3
+    assert client.lag("billing").messages == 2
 
 
 def _lines(cli: Cli, *more: str) -> list[str]:
