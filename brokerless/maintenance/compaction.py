@@ -65,6 +65,8 @@ class Compaction(TableStep):
 
     def compact(self, log: DeltaLog, end: LogEnd, work: Work) -> None:
         """Merge what is small and settled."""
+        if not work.rewrites:
+            return
         properties = log.state.metadata.configuration
         if PARTITIONS_KEY not in properties or end.last - log.state.metadata.first_version < self._limits.merge_every:
             return

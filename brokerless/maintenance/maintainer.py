@@ -264,7 +264,7 @@ class Maintainer:
         return tables
 
     def _maintain(self, table: str, time: StoreTime, *, collect_garbage: bool, until_s: float = math.inf) -> Report:
-        work = Work(until_s, time, Report(table))
+        work = Work(until_s, time, Report(table), collect_garbage)
         log = DeltaLog(self._store, table, clock=self._clock)
         steps = [
             ("checkpoint", self._cleanup.write_checkpoint),
