@@ -68,7 +68,7 @@ class Compaction(TableStep):
 
     def compact(self, log: DeltaLog, end: LogEnd, work: Work) -> None:
         """Merge what is small and settled."""
-        properties = log.state.metadata.configuration
+        properties = self._properties(log)
         least = self._limits.merge_every
         if PARTITIONS_KEY not in properties or end.last - log.state.metadata.first_version < least:
             return

@@ -65,7 +65,7 @@ class LogCleanup(TableStep):
                 settled = hint
         retention_s = self._limits.log_retention_s
         # Where a topic has limits of its own, these decide what stays: ``Retention`` has moved its start.
-        properties = log.state.metadata.configuration
+        properties = self._properties(log)
         start = log.state.txns.get(START_TXN, 0) if any(key in properties for key in RETENTION_KEYS) else None
         if start is not None:
             retention_s = MIN_LOG_RETENTION_S if self._limits.settle_s > 0 else 0.0

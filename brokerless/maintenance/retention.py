@@ -38,7 +38,7 @@ class Retention(TableStep):
 
     def expire(self, log: DeltaLog, end: LogEnd, work: Work) -> None:
         """Remove the messages that are beyond one of the topic's limits."""
-        properties = log.state.metadata.configuration
+        properties = self._properties(log)
         if PARTITIONS_KEY not in properties or not any(key in properties for key in RETENTION_KEYS):
             return
         start = log.earliest()
