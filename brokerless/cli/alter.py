@@ -127,7 +127,7 @@ def forget(
     """Remove messages that must not stay, such as a user's who asks to be forgotten.
 
     The other messages stay, with their offsets, and no reader gets them again. Other engines do not see the removed
-    ones any more; the objects that held them go when the topic's retention (7 days by default) is over.
+    ones any more; 'brokerless maintain' removes the objects that held them after its grace time (an hour).
     """
     options = common(ctx, profile, root, as_json)
     settings = options.settings()
@@ -167,11 +167,11 @@ def retention_of(text: str | None) -> dict[str, Any]:
     if text is None:
         return {}
     if text == "until-read":
-        return {"until_read": True}
+        return {"retention_s": 0.0, "until_read": True}
     if text == "forever":
         return {"retention_s": 0.0, "until_read": False}
     try:
-        return {"retention_s": duration_s(text)}
+        return {"retention_s": duration_s(text), "until_read": False}
     except ValueError as error:
         raise ConfigError(f"--retention: {error}; or until-read, or forever.") from None
 

@@ -66,40 +66,77 @@ def commit_table(
         StoreError: the store failed.
     """
     data = records.encode(table)
-    name = records.object_name(data, clock.uuid())
-    path = f"{log.table}/{name}"
-    uploaded_s, uploaded_us = clock.monotonic(), clock.time_us()
+    begun_s, begun_us = clock.monotonic(), clock.time_us()
+    uploads = Uploads(log, clock=clock)
+    # guard: the object goes before its entry
+    name = uploads.put(data, clock.uuid(), within_s=timeout_s)
+    left_s = max(begun_s + timeout_s - clock.monotonic(), 0.0)
+    add = Add(name, len(data), table.num_rows, begun_us // 1000)
+    return uploads.commit(lambda: log.append([add], txns, expect=expect, deadline_s=left_s))
 
-    def put_again_if_late() -> None:
+
+class Uploads:
+    """The objects that one entry is to name, in memory until the entry is there.
+
+    Args:
+        log: of the partition.
+        clock: time.
+    """
+
+    def __init__(self, log: DeltaLog, *, clock: Clock) -> None:
+        self._log = log
+        self._clock = clock
+        self._objects: dict[str, bytes] = {}
+        self._begun = clock.monotonic(), clock.time_us()
+
+    def put(self, data: bytes, unique: str, *, within_s: float | None = None) -> str:
+        """Upload an object, and return its name."""
+        if not self._objects:
+            self._begun = self._clock.monotonic(), self._clock.time_us()
+        name = records.object_name(data, unique)
+        self._objects[name] = data
+        self._log.store.put(f"{self._log.table}/{name}", data, within_s=within_s)
+        return name
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of all objects."""
+        return sum(map(len, self._objects.values()))
+
+    def commit(self, write: Callable[[], Commit]) -> Commit:
+        """Write the entry, and upload its objects again if it came late.
+
+        Raises:
+            CommitUnknown: nobody can say yet, or the objects may be missing.
+            BrokerlessError: as ``write``.
+        """
+        try:
+            commit = write()
+        except CommitUnknown:
+            with contextlib.suppress(BrokerlessError):  # what is unknown already cannot become worse
+                self._put_again_if_late()
+            raise
+        try:
+            self._put_again_if_late()
+        except BrokerlessError as error:
+            # Not "failed": the entry is in the log, and who sent the messages again would write them twice.
+            raise CommitUnknown(
+                f"{self._log.uri}: entry {commit.version} was written, but so late that its object may have been "
+                f"removed meanwhile, and the store did not take it again ({error}).",
+                table=self._log.uri,
+                version=commit.version,
+                commit_id=commit.commit_id,
+            ) from error
+        return commit
+
+    def _put_again_if_late(self) -> None:
         # We slept between upload and commit, so long that maintenance may have taken the object for an orphan. Both
         # clocks: the monotonic one stands still while a machine sleeps, the wall clock can be set back.
-        waited_s = max(clock.monotonic() - uploaded_s, (clock.time_us() - uploaded_us) / 1e6)
+        begun_s, begun_us = self._begun
+        waited_s = max(self._clock.monotonic() - begun_s, (self._clock.time_us() - begun_us) / 1e6)
         # guard: an object that waited long for its commit is put again
         if waited_s > UPLOAD_VALID_S:
-            put_again(log.store, log.table, {name: data}, clock=clock)
-
-    # guard: the object goes before its entry
-    log.store.put(path, data, within_s=timeout_s)
-    left_s = max(uploaded_s + timeout_s - clock.monotonic(), 0.0)
-    add = Add(name, len(data), table.num_rows, uploaded_us // 1000)
-    try:
-        commit = log.append([add], txns, expect=expect, deadline_s=left_s)
-    except CommitUnknown:
-        with contextlib.suppress(BrokerlessError):  # what is unknown already cannot become worse
-            put_again_if_late()
-        raise
-    try:
-        put_again_if_late()
-    except BrokerlessError as error:
-        # Not "failed": the entry is in the log, and who sent the messages again would write them twice.
-        raise CommitUnknown(
-            f"{log.uri}: entry {commit.version} was written, but so late that its object may have been removed "
-            f"meanwhile, and the store did not take it again ({error}).",
-            table=log.uri,
-            version=commit.version,
-            commit_id=commit.commit_id,
-        ) from error
-    return commit
+            put_again(self._log.store, self._log.table, self._objects, clock=self._clock)
 
 
 def put_again(store: Store, table: str, objects: Mapping[str, bytes], *, clock: Clock) -> None:

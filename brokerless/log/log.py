@@ -72,6 +72,7 @@ from brokerless.log.entries import (
     rows_in,
 )
 from brokerless.log.lifecycle import epoch_of
+from brokerless.log.rewrite import RewriteConflict
 from brokerless.log.turns import Turns
 from brokerless.offsets import Offset
 from brokerless.version import ENGINE
@@ -714,11 +715,12 @@ class DeltaLog:
                     request.result()
                     return epoch
 
-    def rewrite(self, change: Rewrite, *, deadline_s: float = DEADLINE_S) -> int:
-        """Write an entry without new messages, and return its version.
+    def rewrite(self, change: Rewrite, *, deadline_s: float = DEADLINE_S) -> Commit:
+        """Write an entry without new messages.
 
         Raises:
-            RewriteConflict: another commit removed one of the files, or changed the table; nothing was written.
+            RewriteConflict: another commit removed one of the files, or changed the table, or this machine slept; what
+                was written, if anything, is no part of the log.
             NotCommitted: others were faster until the deadline; nothing was written.
             CommitUnknown: the deadline passed and nobody can say yet.
             TopicChanged, LogIncomplete, LogDamaged, StoreError: as ``append``.
@@ -727,17 +729,21 @@ class DeltaLog:
         with self._lock:
             self._check_last()
             self._look_again()
-            for entry in self.read_from(change.since + 1):
-                change.check(entry, self.uri)
+            for entry in self.read_from(min(change.since, self.state.version) + 1):
+                if entry.version > change.since:
+                    # guard: a rewrite gives way to who removed a file first
+                    change.check(entry, self.uri)
                 if entry.version > self.state.version:
                     self._absorb(entry)
             commit_id = self._commit_id()
+            attempts = 0
             while True:
                 state = self._whole()
                 version = state.version + 1
+                timestamp = max(self._clock.time_us() // 1000, state.timestamp_ms)
                 body = build_entry(
                     commit_id=commit_id,
-                    timestamp_ms=max(self._clock.time_us() // 1000, state.timestamp_ms),
+                    timestamp_ms=timestamp,
                     operation=change.operation,
                     engine=ENGINE,
                     table_id=state.metadata.id,
@@ -750,10 +756,20 @@ class DeltaLog:
                     info_about=change.about,
                 )
                 self._turns.before(deadline)
-                rival, _ = self._put_entry(version, body, commit_id, deadline=deadline)
+                rival, tries = self._put_entry(version, body, commit_id, deadline=deadline)
+                attempts += tries
                 if rival is None:
+                    added = [add.path for add in change.adds]
+                    # guard: a rewrite that slept makes sure that its entry is in the log
+                    if self._is_older(self._confirmed, FRESH_S) and self._is_past(
+                        version, added, commit_id, removes=change.removes
+                    ):
+                        self._reload()
+                        raise RewriteConflict(
+                            f"{self.uri}: this machine slept, and its entry came too late. Try again."
+                        )
                     self._absorb(parse_entry(version, body, table=self.uri))
-                    return version
+                    return Commit(version, timestamp, attempts, commit_id)
                 for entry in (rival, *self.read_from(version + 1)):
                     change.check(entry, self.uri)
                     self._absorb(entry)
@@ -829,7 +845,8 @@ class DeltaLog:
             rival, tries = self._put_entry(version, body, commit_id, deadline=deadline)
             attempts += tries
             if rival is None:
-                if self._is_older(self._confirmed, FRESH_S) and self._is_past(version, group, commit_id):
+                added = [add.path for request in group for add in request.adds]
+                if self._is_older(self._confirmed, FRESH_S) and self._is_past(version, added, commit_id):
                     self._reload()
                     state = self._whole()
                     group = self._unopposed(group, self._check_txns)
@@ -1000,7 +1017,7 @@ class DeltaLog:
             if self.state.version == version:
                 self._reload()  # cleaned up: the checkpoint knows
 
-    def _is_past(self, version: int, group: Sequence[_Request], commit_id: str) -> bool:
+    def _is_past(self, version: int, adds: Sequence[str], commit_id: str, *, removes: Sequence[str] = ()) -> bool:
         """Whether an entry that we just wrote, after a long sleep, took a name that clean-up had freed.
 
         It stays there, because writers remove nothing: ``earliest`` passes over it. Without files there is nothing to
@@ -1021,8 +1038,9 @@ class DeltaLog:
             raise self._another(known.version)
         if checkpoint is None or checkpoint < version:
             return False  # clean-up never reached this far
-        ours = [add.path for request in group for add in request.adds]
-        return not any(path in known.files or path in known.tombstones for path in ours)
+        if any(path in known.tombstones for path in removes):
+            return False
+        return not any(path in known.files or path in known.tombstones for path in adds)
 
     def _reload(self) -> TableState:
         """Reads the state anew; the table must still be the one that this handle was opened on.

@@ -13,16 +13,19 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from arro3.core import Table
 
 from brokerless.columns import records
 from brokerless.columns.select import rows_where
-from brokerless.log.entries import COMPACT_BY_KEY, PARTITIONS_KEY, START_TXN, Add
+from brokerless.errors import ConfigError
+from brokerless.log.commit import Uploads
+from brokerless.log.entries import COMPACT_BY_KEY, PARTITIONS_KEY, Add
 from brokerless.log.log import read_pool
 from brokerless.log.rewrite import Rewrite
-from brokerless.maintenance.step import LogEnd, TableStep, Work
+from brokerless.maintenance.step import LogEnd, TableStep, Work, incomplete
 from brokerless.schema import PRODUCED_AT, Column, Schema
 
 if TYPE_CHECKING:
@@ -67,35 +70,47 @@ class Compaction(TableStep):
         """Merge what is small and settled."""
         if not work.rewrites:
             return
-        properties = log.state.metadata.configuration
-        if PARTITIONS_KEY not in properties or end.last - log.state.metadata.first_version < self._limits.merge_every:
+        properties = self._properties(log)
+        least = self._limits.merge_every
+        if PARTITIONS_KEY not in properties or end.last - log.state.metadata.first_version < least:
             return
         state = self._load(log, end, with_files=True)
         self._rules(log, state.metadata)
-        pieces = self._pieces(log, state, work)
         if (key := properties.get(COMPACT_BY_KEY)) is not None:
-            self._keep_latest(log, state, pieces, key, work)
+            self._keep_latest(log, state, key, work)
             return
-        for group in self._in_time(groups(pieces, self._limits.merge_every), work):
-            tables = self._tables(log, group)
-            data = Table.from_batches([batch for table in tables for batch in table.to_batches()])
-            add = self._upload(log, data, group[0].first, group[-1].last, group)
-            removes = tuple(piece.add.path for piece in group)
-            log.rewrite(Rewrite("OPTIMIZE", state.version, removes, (add,), keeps_rows=True))
+        small = [add for add in state.files.values() if add.size <= TARGET_BYTES // 2]
+        merged = sum(compacted_range(add.path)[0] >= 0 for add in small)
+        if len(small) - merged < least and merged < _FAN_IN and sum(add.size for add in small) < TARGET_BYTES:
+            return  # without the requests that tell the order of the objects
+        last = max((compacted_range(path)[1] for path in state.files), default=-1)
+        pieces = self._pieces(log, state, max(log.earliest(), last + 1), work)
+        for group in self._in_time(groups(pieces, least), work):
+            uploads = Uploads(log, clock=self._clock)
+            tables = [table for table in self._tables(log, group) if table.num_rows]
+            batches = [batch for table in tables for batch in table.to_batches()]
+            adds = (self._upload(uploads, Table.from_batches(batches), group),) if batches else ()
+            change = Rewrite("OPTIMIZE", state.version, tuple(piece.add.path for piece in group), adds, keeps_rows=True)
+            uploads.commit(partial(log.rewrite, change))
             work.report.objects_merged += len(group)
 
-    def _pieces(self, log: DeltaLog, state: TableState, work: Work) -> list[Piece]:
-        """Return the live objects that may be merged, in the order of their messages."""
-        merged = [Piece(*compacted_range(add.path), add) for add in state.files.values()]
-        found = sorted((piece for piece in merged if piece.first >= 0), key=lambda piece: piece.first)
-        begin = found[-1].last + 1 if found else max(log.earliest(), state.txns.get(START_TXN, 0))
+    def _pieces(self, log: DeltaLog, state: TableState, begin: int, work: Work) -> list[Piece]:
+        """Return the live objects that may be merged, in the order of their messages.
+
+        Those of entries before ``begin``, which may be gone, come first: in the order of their uploads.
+        """
         settled_ms = (work.time.now_s - (SETTLED_S if self._limits.settle_s > 0 else 0.0)) * 1000
+        older = files_without_entry(log, state, begin)
+        found = [Piece(*_range(add, begin - 1), add) for add in older]
+        merged = sorted((piece for piece in _merged(state) if piece.last >= begin), key=lambda piece: piece.last)
         for entry in log.read_from(begin):
-            if entry.version > state.version or entry.timestamp_ms > settled_ms:
+            # By the time of the upload: that of the entry is never before the one of any entry before it.
+            adds = [add for add in entry.adds if add.path in state.files and compacted_range(add.path)[0] < 0]
+            if entry.version > state.version or any(add.modified_ms > settled_ms for add in adds):
                 break
-            for add in entry.adds:
-                if add.path in state.files and compacted_range(add.path)[0] < 0:
-                    found.append(Piece(entry.version, entry.version, add))
+            found += [Piece(entry.version, entry.version, add) for add in adds]
+            while merged and merged[0].last <= entry.version:
+                found.append(merged.pop(0))
         return found
 
     def _tables(self, log: DeltaLog, group: Sequence[Piece]) -> Iterator[Table]:
@@ -108,34 +123,76 @@ class Compaction(TableStep):
 
         return read_pool().map(load, group)
 
-    def _upload(self, log: DeltaLog, data: Table, first: int, last: int, group: Sequence[Piece]) -> Add:
+    def _upload(self, uploads: Uploads, data: Table, group: Sequence[Piece]) -> Add:
         encoded = records.encode(data)
-        name = records.object_name(encoded, f"merged-{first}-{last}-{self._clock.uuid()}")
-        self._store.put(f"{log.table}/{name}", encoded)
+        first, last = min(piece.first for piece in group), max(piece.last for piece in group)
+        # guard: an object that is merged is there before its entry
+        name = uploads.put(encoded, f"merged-{first}-{last}-{self._clock.uuid()}")
         return Add(name, len(encoded), data.num_rows, max(piece.add.modified_ms for piece in group))
 
-    def _keep_latest(self, log: DeltaLog, state: TableState, pieces: list[Piece], key: str, work: Work) -> None:
+    def _keep_latest(self, log: DeltaLog, state: TableState, key: str, work: Work) -> None:
         """Merge all of it, once what is new is half as large as what was merged before, and keep one message a key.
 
-        The newest objects are read first, so one set of keys is all that must be remembered.
+        The newest objects are read first, so one set of keys is all that must be remembered; and what stays is in
+        memory, compressed, until its entry is there.
         """
-        new = [piece for piece in pieces if not piece.is_merged]
-        size = sum(piece.add.size for piece in pieces)
-        if len(new) < self._limits.merge_every or sum(piece.add.size for piece in new) < size / 3:
+        if key not in Schema.from_delta(log.state.metadata.schema_string).names:
+            raise ConfigError(f"{log.uri} is compacted by {key!r}, which is no column; change it by 'topics alter'.")
+        new = [add for add in state.files.values() if compacted_range(add.path)[0] < 0]
+        size = sum(add.size for add in state.files.values())
+        if len(new) < self._limits.merge_every or sum(add.size for add in new) < size / 3:
             return
+        pieces = self._pieces(log, state, log.earliest(), work)
         seen: set[Any] = set()
         adds: list[Add] = []
+        uploads = Uploads(log, clock=self._clock)
         oldest = datetime.fromtimestamp(work.time.now_s - _DELETED_FOR_S, UTC)
         for group in reversed(list(by_size(pieces))):
             tables: list[Table] = []
             for table in reversed(list(self._tables(log, group))):
-                tables.append(latest(table, key, seen, drop_deleted_before=oldest))
+                if table.num_rows:
+                    tables.append(latest(table, key, seen, drop_deleted_before=oldest))
             batches = [batch for table in reversed(tables) for batch in table.to_batches()]
             if batches and (data := Table.from_batches(batches)).num_rows:
-                adds.append(self._upload(log, data, group[0].first, group[-1].last, group))
+                adds.append(self._upload(uploads, data, group))
         removes = tuple(piece.add.path for piece in pieces)
-        log.rewrite(Rewrite("OPTIMIZE", state.version, removes, tuple(reversed(adds))))
+        uploads.commit(partial(log.rewrite, Rewrite("OPTIMIZE", state.version, removes, tuple(reversed(adds)))))
         work.report.objects_merged += len(pieces)
+
+
+def files_without_entry(log: DeltaLog, state: TableState, begin: int) -> list[Add]:
+    """Return the live files all of whose messages are of entries before ``begin``, in the order of their uploads.
+
+    Raises:
+        LogIncomplete: an entry is missing.
+    """
+    named: set[str] = set()
+    expected = begin
+    for entry in log.read_from(begin):
+        if entry.version > state.version:
+            break
+        expected = entry.version + 1
+        named.update(add.path for add in entry.adds)
+    if expected <= state.version:
+        raise incomplete(log, expected)
+    found: list[Add] = []
+    for add in state.files.values():
+        last = compacted_range(add.path)[1]
+        if last < begin if last >= 0 else add.path not in named:
+            found.append(add)
+    return sorted(found, key=lambda add: add.modified_ms)
+
+
+def _merged(state: TableState) -> Iterator[Piece]:
+    for add in state.files.values():
+        first, last = compacted_range(add.path)
+        if first >= 0:
+            yield Piece(first, last, add)
+
+
+def _range(add: Add, version: int) -> tuple[int, int]:
+    first, last = compacted_range(add.path)
+    return (first, last) if first >= 0 else (version, version)
 
 
 def by_size(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
@@ -157,7 +214,7 @@ def groups(pieces: Sequence[Piece], least: int) -> Iterator[list[Piece]]:
     for piece in pieces:
         large = piece.add.size > TARGET_BYTES // 2
         if group and (large or size + piece.add.size > TARGET_BYTES):
-            if worth_merging(group, least):
+            if worth_merging(group, least) or len(group) >= _FAN_IN:
                 yield group
             group, size = [], 0
         if not large:
@@ -176,8 +233,8 @@ def worth_merging(group: Sequence[Piece], least: int) -> bool:
 def latest(table: Table, key: str, seen: set[Any], *, drop_deleted_before: datetime | None = None) -> Table:
     """Return the last message of each key that is not in ``seen``, and add the keys to it.
 
-    A message with a key and nothing else deletes the key. One that was produced before ``drop_deleted_before`` is
-    left out.
+    Messages without a key stay. A message with a key and nothing else deletes the key. One that was produced before
+    ``drop_deleted_before`` is left out.
     """
     keys = table.column(key).to_pylist()
     stamps = records.values_of(table.column(PRODUCED_AT))
@@ -185,6 +242,9 @@ def latest(table: Table, key: str, seen: set[Any], *, drop_deleted_before: datet
     keep = [False] * len(keys)
     for row in range(len(keys) - 1, -1, -1):
         one = keys[row]
+        if one is None:
+            keep[row] = True  # without a key nothing replaces it
+            continue
         if one in seen:
             continue
         seen.add(one)

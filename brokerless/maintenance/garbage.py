@@ -86,11 +86,12 @@ class GarbageCollection(TableStep):
         horizon = self._horizon(log, state, now_s)
         live, version = set(state.files), state.version
         garbage = [info for info in old if self._is_garbage(info, info.path[skip:], state, rules, horizon)]
-        replaced = {info.path.rpartition("/")[2] for info in erased}
+        replaced = {info.path.removeprefix(f"{log.table}/{ERASED}/") for info in erased}
         # guard: an object of which rows were erased goes, though entries name it: what is left of it is beside it
         garbage += [i for i in old if i.path[skip:] in replaced - live and i not in garbage]
         # No entry names the object of one that is older than all of them.
-        garbage += [info for info in erased if info.modified_s < horizon.stored_s]
+        is_over = state.metadata.deleted and now_s - horizon.ended_s >= self._limits.grace_s
+        garbage += [info for info in erased if is_over or info.modified_s < horizon.stored_s]
         for batch in self._in_time(batches(garbage), work):
             mark = f"{log.table}/{REMOVALS}/{self._clock.uuid()}"
             self._store.put(mark, b"")

@@ -59,7 +59,7 @@ class LogCleanup(TableStep):
         settled = hint if self._is_settled(log, hint, now_s) else -1
         retention_s = self._limits.log_retention_s
         # Where a topic has limits of its own, these decide what stays.
-        start = _start(log) if work.rewrites else None
+        start = self._start(log) if work.rewrites else None
         if start is not None:
             retention_s = MIN_LOG_RETENTION_S if self._limits.settle_s > 0 else 0.0
         old: list[tuple[int, ObjectInfo]] = []
@@ -70,7 +70,7 @@ class LogCleanup(TableStep):
             if version >= hint or (start is not None and version >= start) or now_s - info.modified_s < retention_s:
                 break
             old.append((version, info))
-        if old and start is None and (start := _start(log)) is not None:
+        if old and start is None and (start := self._start(log)) is not None:
             old = [(version, info) for version, info in old if version < start]
         while True:
             expired = list(takewhile(lambda found: now_s - found[1].modified_s >= retention_s, old))  # noqa: B023
@@ -99,12 +99,11 @@ class LogCleanup(TableStep):
         ages = [now_s - info.modified_s for _, info in found if ".checkpoint." in info.path]
         return any(age_s >= self._limits.settle_s for age_s in ages)
 
-
-def _start(log: DeltaLog) -> int | None:
-    """Return the first entry that the topic's limits have left; None if it has no limits."""
-    state = log.state
-    limited = any(key in state.metadata.configuration for key in RETENTION_KEYS)
-    return state.txns.get(START_TXN, 0) if limited else None
+    def _start(self, log: DeltaLog) -> int | None:
+        """Return the first entry that the topic's limits have left; None if it has no limits."""
+        properties = self._properties(log)
+        limited = any(key in properties for key in RETENTION_KEYS)
+        return log.state.txns.get(START_TXN, 0) if limited else None
 
 
 def _next_entry(log: DeltaLog, last: int | None, version: int, info: ObjectInfo, *, alone: bool) -> int | None:

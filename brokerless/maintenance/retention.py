@@ -3,12 +3,15 @@
 The step finds the first entry that stays, and commits one entry that removes the files of those before it and moves the
 start of the log (``START_TXN``). A reader that opens below it gets ``OffsetOutOfRange`` with the earliest offset. Log
 clean-up then removes the entries, and garbage collection the objects, so readers under way go on meanwhile.
+
+Where log clean-up had removed entries before the topic had a limit, their files are still in the table. These go first.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from brokerless.errors import ConfigError
 from brokerless.groups.objects import committed_versions
 from brokerless.log.entries import (
     PARTITIONS_KEY,
@@ -19,7 +22,7 @@ from brokerless.log.entries import (
     START_TXN,
 )
 from brokerless.log.rewrite import Rewrite
-from brokerless.maintenance.compaction import compacted_range
+from brokerless.maintenance.compaction import compacted_range, files_without_entry
 from brokerless.maintenance.step import ENTRY, LogEnd, TableStep, Work, incomplete
 from brokerless.schema import split_table
 
@@ -37,28 +40,39 @@ class Retention(TableStep):
         """Remove the messages that are beyond one of the topic's limits."""
         if not work.rewrites:
             return
-        properties = log.state.metadata.configuration
+        properties = self._properties(log)
         if PARTITIONS_KEY not in properties or not any(key in properties for key in RETENTION_KEYS):
             return
         start = log.earliest()
-        found = max(
-            start,
-            self._by_age(log, start, end, properties, work),
-            self._by_groups(log, properties),
-        )
-        if found <= start and RETENTION_BYTES_KEY not in properties:
+        known = (log.txn(START_TXN) or 0) >= start
+        oldest_s = 0.0
+        if RETENTION_KEY in properties:
+            oldest_s = work.time.now_s - _limit(log, properties, RETENTION_KEY) / 1000
+        found = max(start, self._by_age(log, start, end, oldest_s), self._by_groups(log, properties))
+        limit = _limit(log, properties, RETENTION_BYTES_KEY) if RETENTION_BYTES_KEY in properties else 2**63
+        if found <= start and known and RETENTION_BYTES_KEY not in properties:
             return
         state = self._load(log, end, with_files=True)
-        removes, found = self._files_before(log, state, start, min(found, end.last + 1), properties)
-        if found > start:
-            log.rewrite(Rewrite("DELETE", state.version, removes=removes, txns={START_TXN: found}))
+        found = min(found, end.last + 1)
+        removes: list[str] = []
+        size = sum(add.size for add in state.files.values())
+        if not known:
+            for add in files_without_entry(log, state, start):
+                if found > start or add.modified_ms < oldest_s * 1000 or size > limit:
+                    removes.append(add.path)
+                    size -= add.size
+        files, found = self._files_before(log, state, start, found, size - limit)
+        removes += files
+        if found > start or removes:
+            log.rewrite(
+                Rewrite("DELETE", state.version, removes=tuple(dict.fromkeys(removes)), txns={START_TXN: found})
+            )
             work.report.entries_expired += found - start
 
-    def _by_age(self, log: DeltaLog, start: int, end: LogEnd, properties: Mapping[str, str], work: Work) -> int:
+    def _by_age(self, log: DeltaLog, start: int, end: LogEnd, oldest_s: float) -> int:
         """Return the first entry that is young enough, by the store's time."""
-        if RETENTION_KEY not in properties:
+        if not oldest_s:
             return start
-        oldest_s = work.time.now_s - int(properties[RETENTION_KEY]) / 1000
         after = log.entry_path(start - 1) if start else None
         for version, info in self._versioned(f"{log.table}/_delta_log", after=after):
             if ENTRY.fullmatch(info.path) and version >= start and info.modified_s >= oldest_s:
@@ -73,22 +87,30 @@ class Retention(TableStep):
         return min(committed_versions(self._store, topic, number, log.table_id, clock=self._clock), default=0)
 
     def _files_before(
-        self, log: DeltaLog, state: TableState, start: int, found: int, properties: Mapping[str, str]
-    ) -> tuple[tuple[str, ...], int]:
+        self, log: DeltaLog, state: TableState, start: int, found: int, too_much: int
+    ) -> tuple[list[str], int]:
         """Return the live files of the entries before the new start, and that start, which their size may move."""
-        limit = int(properties.get(RETENTION_BYTES_KEY, 2**63))
-        merged = {path: last for path in state.files if (last := compacted_range(path)[1]) >= 0}
-        size = sum(add.size for add in state.files.values())
+        merged: dict[int, list[str]] = {}
+        for path in state.files:
+            if (last := compacted_range(path)[1]) >= 0:
+                merged.setdefault(last, []).append(path)
         removes: list[str] = []
         expected = start
         for entry in log.read_from(start):
             if entry.version != expected:
                 raise incomplete(log, expected)
-            if entry.version > state.version or (entry.version >= found and size <= limit):
+            if entry.version > state.version or (entry.version >= found and too_much <= 0):
                 break
-            files = [add.path for add in entry.adds if add.path in state.files and add.path not in merged]
-            files += [path for path, last in merged.items() if last == entry.version]
-            size -= sum(state.files[path].size for path in files)
+            files = {add.path for add in entry.adds if add.path in state.files and compacted_range(add.path)[1] < 0}
+            files.update(merged.get(entry.version, ()))
+            too_much -= sum(state.files[path].size for path in files)
             removes += files
             expected = entry.version + 1
-        return tuple(dict.fromkeys(removes)), expected
+        return removes, expected
+
+
+def _limit(log: DeltaLog, properties: Mapping[str, str], key: str) -> int:
+    text = properties[key]
+    if not text.isascii() or not text.isdigit():
+        raise ConfigError(f"The property {key} of {log.uri} is {text[:40]!r}, not a number; set it by 'topics alter'.")
+    return int(text)

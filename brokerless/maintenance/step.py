@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from brokerless.errors import BrokerlessError, LogIncomplete
+from brokerless.errors import BrokerlessError, LogIncomplete, TopicDeleted
 from brokerless.log.entries import ENGINE_KEY, PARTITIONS_KEY
 
 if TYPE_CHECKING:
@@ -157,6 +157,13 @@ class TableStep:
         if state.version < end.last:
             raise incomplete(log, state.version + 1)
         return state
+
+    def _properties(self, log: DeltaLog) -> Mapping[str, str]:
+        """Return the table's properties; none of a deleted topic, whose limits no longer count."""
+        try:
+            return log.state.metadata.configuration
+        except TopicDeleted:
+            return {}
 
     def _rules(self, log: DeltaLog, metadata: Metadata) -> Rules:
         properties = metadata.configuration

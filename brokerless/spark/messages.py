@@ -66,10 +66,18 @@ def _ddl(delta_type: str) -> str:
 
 
 def load_object(store: Store, columns: Sequence[Column], path: str) -> Table | StoreError:
-    """Return the rows of an object, or the error if only this object cannot be read."""
+    """Return the rows of an object, or the error if only this object cannot be read.
+
+    Where some were erased, the others have their numbers in the last column, ``records.ROW``.
+    """
     try:
         rows = records.load(store, path)
-        return records.with_columns(rows, columns, path=f"{store.uri}/{path}") if rows.num_rows else rows
+        if not rows.num_rows:
+            return rows
+        found = records.with_columns(rows, columns, path=f"{store.uri}/{path}")
+        if records.ROW not in rows.column_names:
+            return found
+        return found.append_column(rows.schema.field(records.ROW), rows.column(records.ROW))
     except StoreError as error:
         if type(error) is not StoreError:
             raise  # most likely the whole store does not answer or refuses
@@ -77,16 +85,20 @@ def load_object(store: Store, columns: Sequence[Column], path: str) -> Table | S
 
 
 def with_metadata(rows: pa.Table, table: str, version: int, index: int) -> pa.Table:
-    """Add the columns of ``METADATA`` to rows; the first row has this offset."""
+    """Add the columns of ``METADATA`` to rows of an object whose first row has, or had, this offset."""
     import numpy as np
     import pyarrow as pa
 
     topic, number = split_table(table)
     count = rows.num_rows
+    numbers = np.arange(count)
+    if records.ROW in rows.column_names:
+        numbers = rows.column(records.ROW).to_numpy()
+        rows = rows.drop_columns([records.ROW])
     rows = rows.append_column("_topic", pa.repeat(pa.scalar(topic), count))
     rows = rows.append_column("_partition", pa.repeat(pa.scalar(number, pa.int32()), count))
     rows = rows.append_column("_version", pa.repeat(pa.scalar(version, pa.int64()), count))
-    return rows.append_column("_index", pa.array(np.arange(index, index + count)))
+    return rows.append_column("_index", pa.array(index + numbers))
 
 
 def start_option(options: Mapping[str, str]) -> Literal["beginning", "latest"] | datetime:

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
+from brokerless.columns.records import ROW
 from brokerless.errors import (
     PipelineError,
     StoreError,
@@ -253,6 +254,8 @@ class Reader(DataSourceStreamReader):
             rows = pa.table(messages)
             if metadata:
                 rows = with_metadata(rows, table, version, index)
+            elif ROW in rows.column_names:
+                rows = rows.drop_columns([ROW])
             yield from rows.to_batches()
 
 

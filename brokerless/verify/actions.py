@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from brokerless.columns.records import decode
-from brokerless.log.entries import ACTIONS_KEY, metadata_of, protocol_of
+from brokerless.log.entries import ACTIONS_KEY, NOTHING_NEW_KEY, metadata_of, protocol_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,6 +35,7 @@ class Actions:
     engine: str = ""
     operation: str = ""
     drops_rows: bool = False
+    nothing_new: bool = False
     adds: list[DataFile] = field(default_factory=list)
     removes: list[tuple[str, str]] = field(default_factory=list)
     txns: list[tuple[str, int]] = field(default_factory=list)
@@ -64,7 +65,8 @@ class Actions:
     @property
     def rewritten(self) -> bool:
         """Whether the entry deletes or updates rows in place, or restores old ones, as ``Entry.rewritten``."""
-        return (self.drops_rows or self.operation == "RESTORE") and any(file.data_change for file in self.adds)
+        adds_rows = any(file.data_change for file in self.adds)
+        return adds_rows and not self.nothing_new and (self.drops_rows or self.operation == "RESTORE")
 
     @property
     def added_and_removed(self) -> list[str]:
@@ -89,6 +91,7 @@ class Actions:
             self.timestamp_ms = None if stamp is None else int(stamp)
             self.engine = str(action.get("engineInfo") or "")
             self.operation = str(action.get("operation") or "")
+            self.nothing_new = action.get(NOTHING_NEW_KEY) is True
             count = action.get(ACTIONS_KEY)
             self._expected = None if count is None else int(count)
 

@@ -103,9 +103,11 @@ _PRODUCERS: Final = (
     Mutant(
         "the object goes before its entry",
         """\
-add = Add(name, len(data), table.num_rows, uploaded_us // 1000)
+name = records.object_name(data, clock.uuid())
+add = Add(name, len(data), table.num_rows, begun_us // 1000)
 commit = log.append([add], txns, expect=expect, deadline_s=timeout_s)
-log.store.put(path, data)""",
+log.store.put(f"{log.table}/{name}", data)
+return commit""",
         "A producer that is killed in between leaves an entry whose messages nobody can read.",
         statements=4,
     ),

@@ -31,9 +31,11 @@ _SCHEMA = pa.schema(
 )
 
 
-def write_checkpoint(log: DeltaLog) -> int:
+def write_checkpoint(log: DeltaLog, *, forget_tombstones: bool = False) -> int:
     """Writes a checkpoint of the table as it is, with its hint; returns its version."""
     state = log.load(with_files=True)
+    if forget_tombstones:
+        state.tombstones.clear()
     rows: list[dict[str, Any]] = [
         {"protocol": {"minReaderVersion": state.protocol.reader, "minWriterVersion": state.protocol.writer}},
         {
