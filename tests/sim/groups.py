@@ -105,9 +105,9 @@ class Truth:
             where: dict[str, Any] = {"partition": key[1], "offset": (start.version, start.index)}
             self.record(process, member, "assign", "ok", **where)
 
-    def release(self, process: Process, member: str, key: Partition, *, fenced: bool) -> None:
+    def release(self, process: Process, member: str, key: Partition) -> None:
         """Record that a member does not read a partition any more; who was removed had lost it before."""
-        if (member, key) in self.opened and not fenced:
+        if (member, key) in self.opened and self._states[member].fenced is None:
             self.assign(process, member, key)
             self.record(process, member, "release", "ok", partition=key[1])
         self.opened.pop((member, key), None)
@@ -245,12 +245,7 @@ class _Recorder:
         """Record that these partitions are not read any more."""
         for key in partitions:
             if (member := self._members.pop(key, None)) is not None:
-                fenced = self._consumer.fenced or member != self._consumer.member
-                self._truth.release(self._process, member, key, fenced=fenced)
-
-    def release_all(self) -> None:
-        """Record that nothing is read any more."""
-        self.release(list(self._members))
+                self._truth.release(self._process, member, key)
 
     def commit(self, offsets: dict[Partition, Offset]) -> bool:
         """Commit by hand; return whether the member is still in the group, as far as it knows."""
@@ -340,7 +335,6 @@ class Member(Role):
             process.wait(rng.randrange(SECOND // 10) if rng.random() < 0.5 else rng.randrange(2 * SECOND))
         if not truth.auto_commit and offsets and not consumer.fenced:
             recorder.commit(offsets)
-        recorder.release_all()
         consumer.close()
         self.world.counts["members that left"] += 1
         self.done = truth.all_delivered()
