@@ -1,4 +1,7 @@
-"""``python -m tests.sim --seeds 10000``, or ``--seed 4711 --trace`` to see one again."""
+"""``python -m tests.sim --seeds 10000``, or ``--seed 4711 --trace`` to see one again.
+
+Seeds from 1,000,000 on are worlds with a consumer group.
+"""
 
 from __future__ import annotations
 

@@ -45,6 +45,9 @@ class Truth:
         self.strategy: Strategy = strategy
         self.start: Literal["beginning", "latest"] = start
         self.delivered: set[int] = set()
+        self.opened: dict[tuple[str, Partition], Offset] = {}
+        """Where each member began to read."""
+        self._present: set[tuple[str, Partition]] = set()
         self.incarnations: dict[str, set[str]] = {}
         """The processes that joined under each name."""
         self._names: dict[str, Process] = {}  # of the processes of the history
@@ -94,6 +97,22 @@ class Truth:
         self.stage.events.append(Event(self.stage.world.now_us, name, op, outcome, topic=TOPIC, group=GROUP, **fields))
         self.stage.opened_us[name] = None
 
+    def assign(self, process: Process, member: str, key: Partition) -> None:
+        """Record that a member has a partition, once: as late as possible, when it is sure that it has."""
+        if (member, key) not in self._present:
+            self._present.add((member, key))
+            start = self.opened[member, key]
+            where: dict[str, Any] = {"partition": key[1], "offset": (start.version, start.index)}
+            self.record(process, member, "assign", "ok", **where)
+
+    def release(self, process: Process, member: str, key: Partition) -> None:
+        """Record that a member does not read a partition any more; who was removed had lost it before."""
+        if (member, key) in self.opened and self._states[member].fenced is None:
+            self.assign(process, member, key)
+            self.record(process, member, "release", "ok", partition=key[1])
+        self.opened.pop((member, key), None)
+        self._present.discard((member, key))
+
     def check_accepted(self, member: str, offsets: dict[Partition, Offset]) -> None:
         """Check that a commit that was said to be the group's is."""
         known = {key: one.offset for key, one in self._states[member].committed.items()}
@@ -117,6 +136,8 @@ class Truth:
                 self._fail(f"{process.name} changed what {name} has committed when it fenced it")
             self._judge(key, one, name)
             if self.auto_commit and old.committed.get(key, one).epoch == one.epoch and key in old.committed:
+                if (name, key) in self.opened:
+                    self.assign(process, name, key)
                 call = len(self.stage.events) + 1
                 where: dict[str, Any] = {"partition": key[1], "offset": (one.offset.version, one.offset.index)}
                 for outcome in ("invoke", "ok"):
@@ -152,7 +173,12 @@ class Truth:
             names = {self.stage.events[number - 1].process for number in finding.events}
             # Of who owns a partition only running clocks can tell: docs/guarantees.md, "Consumer groups".
             stood_still = any(name in self._names and self._names[name].clock.stood_still_us for name in names)
-            if finding.kind == "two-owners" and stood_still:
+            # Nor of a static member that still runs when another one takes its place.
+            instances = {name.partition("/")[2].rpartition("-")[0] for name in names} - {"member"}
+            replaced = (
+                len(instances) == 1 and len(names) > 1 and all(f"/{one}-" in n for n in names for one in instances)
+            )
+            if finding.kind == "two-owners" and (stood_still or replaced):
                 self.stage.world.counts["sleepers that gave messages out beside their successor"] += 1
             else:
                 self._fail(f"the history's checker: {finding.kind}: {finding.text}")
@@ -166,7 +192,7 @@ class GroupConsumer(Consumer):
     def _open_partition(self, partition: Partition, committed: Committed | None) -> Committed:
         begun = super()._open_partition(partition, committed)
         if self.recorder is not None:
-            self.recorder.starts[partition] = begun.offset
+            self.recorder.opened(partition, begun.offset)
         return begun
 
     def _drop(self, partitions: Collection[Partition]) -> None:
@@ -195,36 +221,31 @@ class _Recorder:
 
     def __init__(self, truth: Truth, process: Process, consumer: GroupConsumer) -> None:
         self._truth, self._process, self._consumer = truth, process, consumer
-        self._present: dict[Partition, str] = {}
-        self.starts: dict[Partition, Offset] = {}
+        self._members: dict[Partition, str] = {}  # as which member it reads each partition
+
+    def opened(self, key: Partition, start: Offset) -> None:
+        """Note where it begins."""
+        self._members[key] = self._consumer.member
+        self._truth.opened[self._consumer.member, key] = start
 
     def polled(self, batches: Sequence[Batch]) -> None:
         """Record what a poll returned; who gets the first messages of a partition has it from then on."""
         call = len(self._truth.stage.events) + 1
         for batch in batches:
-            key, member = (batch.topic, batch.partition), self._consumer.member
-            first = batch.version, batch.first_index
-            if self._present.get(key) != member:
-                self._present[key] = member
-                start = self.starts[key]  # its first messages may stand behind commits without any
-                where: dict[str, Any] = {"partition": batch.partition, "offset": (start.version, start.index)}
-                self._truth.record(self._process, member, "assign", "ok", **where)
+            member = self._consumer.member
+            self._truth.assign(self._process, member, (batch.topic, batch.partition))
             ids: list[int] = list(batch.data.column("n").to_pylist())
             self._truth.delivered.update(ids)
-            about: dict[str, Any] = {"partition": batch.partition, "ids": ids, "offset": first}
+            about: dict[str, Any] = {"partition": batch.partition, "ids": ids}
+            about["offset"] = batch.version, batch.first_index
             about["next"] = batch.next.version, batch.next.index
             self._truth.record(self._process, member, "poll", "ok", call=call, **about)
 
     def release(self, partitions: Collection[Partition]) -> None:
-        """Record that these partitions are not read any more; who was removed had lost them before."""
+        """Record that these partitions are not read any more."""
         for key in partitions:
-            member = self._present.pop(key, None)
-            if member is not None and member == self._consumer.member and not self._consumer.fenced:
-                self._truth.record(self._process, member, "release", "ok", partition=key[1])
-
-    def release_all(self) -> None:
-        """Record that nothing is read any more."""
-        self.release(list(self._present))
+            if (member := self._members.pop(key, None)) is not None:
+                self._truth.release(self._process, member, key)
 
     def commit(self, offsets: dict[Partition, Offset]) -> bool:
         """Commit by hand; return whether the member is still in the group, as far as it knows."""
@@ -282,7 +303,9 @@ class Member(Role):
         consumer.recorder = recorder = _Recorder(truth, process, consumer)
         idle = 0
         offsets: dict[Partition, Offset] = {}
-        while not truth.all_delivered() and idle < self.patience:
+        begun_us = self.world.now_us
+        # Whoever goes too soon never learns that the others are dead.
+        while not truth.all_delivered() and (idle < self.patience or self.world.now_us < begun_us + 30 * SECOND):
             if rng.random() < self.mischief:
                 self.world.counts["members that slept"] += 1
                 process.wait(rng.randrange((6, 30, 200)[rng.randrange(3)] * SECOND))
@@ -312,7 +335,6 @@ class Member(Role):
             process.wait(rng.randrange(SECOND // 10) if rng.random() < 0.5 else rng.randrange(2 * SECOND))
         if not truth.auto_commit and offsets and not consumer.fenced:
             recorder.commit(offsets)
-        recorder.release_all()
         consumer.close()
         self.world.counts["members that left"] += 1
         self.done = truth.all_delivered()

@@ -140,6 +140,7 @@ def _stage(host: Host, world: World) -> Stage:
 def _group_stage(host: Host, world: World) -> tuple[Stage, Truth]:
     """Draws the cast of a world with a consumer group."""
     rng = world.rng
+    world.most_steps *= 4  # members that wait send heartbeats
     partitions = rng.randrange(1, 4)
     image = _image(host, partitions)
     stage = Stage(world, Bucket(world, _weather(world, maintained=rng.random() < 0.4)), partitions, leaps=0.0)

@@ -112,8 +112,8 @@ class Process:
         if self.dead or world.over:
             raise Killed
         world.steps += 1
-        if world.steps > STEPS:
-            world.fail(f"nothing ended after {STEPS} steps; {self.name} was the last to run")
+        if world.steps > world.most_steps:
+            world.fail(f"nothing ended after {world.most_steps} steps; {self.name} was the last to run")
             world.over = True
             raise Killed
         heappush(world.queue, (world.now_us + us, next(world.ties), self))
@@ -151,6 +151,7 @@ class World:
         self.rng = random.Random(seed)
         self.now_us = START_US
         self.steps = 0
+        self.most_steps = STEPS
         self.over = False
         self.queue: list[tuple[int, int, Process | Callable[[], None]]] = []
         self.ties = itertools.count()
