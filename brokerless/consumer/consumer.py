@@ -169,7 +169,7 @@ class Consumer:
             accept_rewrites=self._accept_rewrites,
             entries=entries,
         )
-        return PartitionReader(about.name, number, tail, offset.index, columns_of(about.schema, log))
+        return PartitionReader(about.name, number, tail, offset.index, columns_of(log.state.metadata))
 
     def _open_partition(self, partition: Partition, committed: Committed | None) -> Committed:
         topic, number = partition

@@ -75,7 +75,7 @@ class Compaction(TableStep):
             self._keep_latest(log, state, pieces, key, work)
             return
         for group in self._in_time(groups(pieces, self._limits.merge_every), work):
-            tables = self._tables(log, group)
+            tables = self._tables(log, state, group)
             data = Table.from_batches([batch for table in tables for batch in table.to_batches()])
             add = self._upload(log, data, group[0].first, group[-1].last, group)
             removes = tuple(piece.add.path for piece in group)
@@ -96,8 +96,8 @@ class Compaction(TableStep):
                     found.append(Piece(entry.version, entry.version, add))
         return found
 
-    def _tables(self, log: DeltaLog, group: Sequence[Piece]) -> Iterator[Table]:
-        schema = Schema.from_delta(log.state.metadata.schema_string)
+    def _tables(self, log: DeltaLog, state: TableState, group: Sequence[Piece]) -> Iterator[Table]:
+        schema = Schema.from_delta(state.metadata.schema_string)  # as it was when these objects were live
         columns = (*schema.columns, Column(PRODUCED_AT, "timestamp"))
 
         def load(piece: Piece) -> Table:
@@ -126,7 +126,7 @@ class Compaction(TableStep):
         oldest = datetime.fromtimestamp(work.time.now_s - _DELETED_FOR_S, UTC)
         for group in reversed(list(by_size(pieces))):
             kept: list[Table] = []
-            for table in reversed(list(self._tables(log, group))):
+            for table in reversed(list(self._tables(log, state, group))):
                 kept.append(latest(table, key, seen, drop_deleted_before=oldest))
             batches = [batch for table in reversed(kept) for batch in table.to_batches()]
             if batches and (data := Table.from_batches(batches)).num_rows:

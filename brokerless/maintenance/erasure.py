@@ -21,7 +21,7 @@ from brokerless.errors import ConfigError
 from brokerless.log.entries import Add
 from brokerless.log.rewrite import Rewrite, RewriteConflict
 from brokerless.maintenance.compaction import compacted_range
-from brokerless.schema import PRODUCED_AT, Column
+from brokerless.schema import PRODUCED_AT, Column, Schema
 from brokerless.topics import open_topic
 
 if TYPE_CHECKING:
@@ -81,10 +81,10 @@ def erase_messages(
     condition = Condition.parse(where, about.schema)
     if about.logs and not about.logs[0].state.metadata.configuration:
         raise ConfigError(f"{about.name!r} is a table of another program; delete its rows with that program.")
-    columns = (*about.schema.columns, Column(PRODUCED_AT, "timestamp"))
 
     def erase(number: int, log: DeltaLog) -> Erased:
         state = log.load(with_files=True)
+        columns = (*Schema.from_delta(state.metadata.schema_string).columns, Column(PRODUCED_AT, "timestamp"))
         removes: list[str] = []
         adds: list[Add] = []
         left: dict[str, Table] = {}  # what is left of each object, by its path
