@@ -110,7 +110,7 @@ class PartitionReader:
             for entry in entries:
                 mark = entry.version, self.tail.mark()[1]
                 if entry.metadata is not None:
-                    self._take_columns(entry.metadata)
+                    self._widen_to(entry.metadata)
                 files = self.tail.new_files(entry)
                 found.append(ReadEntry(self, entry, files, self.skip, mark))
                 self.skip = 0
@@ -121,8 +121,8 @@ class PartitionReader:
                 break
         return found
 
-    def _take_columns(self, metadata: Metadata) -> None:
-        """Go on with more columns, if the table got some; an entry from before these were added does not take any."""
+    def _widen_to(self, metadata: Metadata) -> None:
+        """Go on with more columns, if the table got some; an entry from before these were added adds none."""
         columns = columns_of(metadata)
         if set(columns) > set(self.columns):
             self.columns = columns
