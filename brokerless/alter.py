@@ -1,4 +1,4 @@
-"""Change a topic: how long messages stay, by which key they are compacted."""
+"""Change a topic: more columns, how long messages stay, by which key they are compacted."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Final
 from brokerless.clock import SYSTEM, Clock
 from brokerless.errors import ConfigError
 from brokerless.log.entries import COMPACT_BY_KEY, RETENTION_BYTES_KEY, RETENTION_KEY, RETENTION_READ_KEY
-from brokerless.log.rewrite import Rewrite, RewriteConflict
+from brokerless.log.metadata import add_columns_to, change_metadata
+from brokerless.schema import Schema
 from brokerless.topics import describe_topic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from brokerless.schema import Schema
+    from brokerless.log.entries import Metadata
     from brokerless.store import Store
     from brokerless.topics import Topic
 
 MIN_RETENTION_S: Final = 3600.0
-_TRIES: Final = 10
 
 
 def limits_of(
@@ -76,20 +76,40 @@ def alter_topic(store: Store, topic: str, limits: Mapping[str, str], *, clock: C
         TopicNotFound: there is none.
         StoreError: the store failed; some partitions may have the new limits. Try again.
     """
+
+    def change(metadata: Metadata) -> Metadata:
+        properties = {**metadata.configuration, **limits}
+        return replace(metadata, configuration={key: text for key, text in properties.items() if text})
+
+    for log in describe_topic(store, topic, clock=clock).logs:
+        change_metadata(log, "SET TBLPROPERTIES", change)
+    return describe_topic(store, topic, clock=clock)
+
+
+def add_columns(store: Store, topic: str, columns: Schema | str, *, clock: Clock = SYSTEM) -> Topic:
+    """Add columns to a topic, and return it. Producers, consumers and pipelines go on.
+
+    Messages that were sent before have no value in them, and later ones need not have one. Columns that are there
+    already are left as they are, so the same call finishes what a crash has interrupted.
+
+    Args:
+        store: where the topic is.
+        topic: its name.
+        columns: the new ones, also as text: ``"ref string, price decimal(10,2)"``.
+        clock: time.
+
+    Raises:
+        TopicNotFound: there is none.
+        SchemaError: a name or type is not valid, or the topic has a column with that name and another type.
+        StoreError: the store failed; some partitions may have the columns. Try again.
+    """
+    added = Schema.parse(columns) if isinstance(columns, str) else columns
     about = describe_topic(store, topic, clock=clock)
-    for log in about.logs:
-        for attempt in range(_TRIES):
-            state = log.refresh()
-            properties = {**state.metadata.configuration, **limits}
-            wanted = replace(state.metadata, configuration={key: text for key, text in properties.items() if text})
-            if wanted == state.metadata:
-                break
-            try:
-                log.rewrite(Rewrite("SET TBLPROPERTIES", state.version, metadata=wanted))
-                break
-            except RewriteConflict:
-                if attempt == _TRIES - 1:
-                    raise
+    added.added_to(about.logs[0].state.metadata.schema_string)
+    # Partition 0 last: it says which columns the topic has, and then all partitions have them.
+    # guard: partition 0 gets new columns last
+    for log in reversed(about.logs):
+        add_columns_to(log, added)
     return describe_topic(store, topic, clock=clock)
 
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
+from brokerless.alter import add_columns, alter_topic, limits_of
 from brokerless.clock import SYSTEM, Clock
 from brokerless.consumer import Consumer
 from brokerless.errors import ConfigError
@@ -132,6 +134,42 @@ class Client:
         """
         columns = Schema.parse(schema) if isinstance(schema, str) else schema
         return create_topic(self.store, name, columns, partitions=partitions, exist_ok=exist_ok, clock=self._clock)
+
+    def alter_topic(
+        self,
+        name: str,
+        *,
+        add: Schema | str | None = None,
+        retention: timedelta | float | None = None,
+        retention_bytes: int | None = None,
+        until_read: bool | None = None,
+        compact_by: str | None = None,
+    ) -> Topic:
+        """Add columns to a topic, or change its limits, and return it. Producers, consumers and pipelines go on.
+
+        Args:
+            name: of the topic.
+            add: more columns, also as text: ``"ref string"``.
+            retention: how long messages stay, as a time or in seconds; at least an hour, 0: for ever.
+            retention_bytes: how large each partition may be; 0: as large as it gets.
+            until_read: whether messages go as soon as every group that reads the topic has read them.
+            compact_by: the column of which only the latest message for each value stays; empty: none.
+
+        Raises:
+            TopicNotFound: there is none.
+            SchemaError: a new column is not valid, or is there with another type.
+            ConfigError: a limit that cannot work.
+        """
+        limits = limits_of(
+            self.topic(name).schema,
+            retention_s=retention.total_seconds() if isinstance(retention, timedelta) else retention,
+            retention_bytes=retention_bytes,
+            until_read=until_read,
+            compact_by=compact_by,
+        )
+        if add is not None:
+            add_columns(self.store, name, add, clock=self._clock)
+        return alter_topic(self.store, name, limits, clock=self._clock)
 
     def delete_topic(self, name: str) -> None:
         """End the topic's logs with tombstones; maintenance removes its objects later.

@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 from brokerless.errors import ConfigError, SchemaError
 
@@ -19,6 +19,15 @@ PRODUCED_AT: Final = "_produced_at"
 """The last column of every topic: when the producer received the message (timestamp, microseconds, UTC)."""
 
 DEAD_LETTERS_SUFFIX: Final = ".dead_letters"
+
+ADDED_KEY: Final = "brokerless.added"
+"""In the metadata of a column that was added to a topic, so that messages may lack it."""
+
+FIXED_COLUMNS: Final = (
+    "The columns of a topic stay as they are, because tables of Delta's reader version 1 know no other columns than "
+    "those in their files: columns can only be added. Create a topic with the columns that you want, and let a "
+    "pipeline write to it from this one."
+)
 
 MAX_PARTITIONS: Final = 1024
 
@@ -51,10 +60,15 @@ _TYPES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its name and its Delta type (``string``, ``long``, ``decimal(10,2)``, ...). All are nullable."""
+    """A column: its name and its Delta type (``string``, ``long``, ``decimal(10,2)``, ...). All are nullable.
+
+    Attributes:
+        added: whether it was added to the topic later, so that messages may lack it.
+    """
 
     name: str
     type: str
+    added: bool = field(default=False, compare=False)
 
     def not_primitive(self) -> SchemaError:
         """Return the error for a column whose type is nested or unknown."""
@@ -78,6 +92,11 @@ class Schema:
     def names(self) -> tuple[str, ...]:
         """Return the columns' names, in order."""
         return tuple(column.name for column in self.columns)
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Return the names of the columns that the topic began with: a message has them, if only as null."""
+        return tuple(column.name for column in self.columns if not column.added)
 
     def __str__(self) -> str:
         return ", ".join(f"{column.name} {column.type}" for column in self.columns)
@@ -132,14 +151,29 @@ class Schema:
 
     def to_delta(self) -> str:
         """Return the table's ``schemaString``, with ``_produced_at`` as its last column."""
-        fields = [*self.columns, Column(PRODUCED_AT, "timestamp")]
-        return json.dumps(
-            {
-                "type": "struct",
-                "fields": [{"name": c.name, "type": c.type, "nullable": True, "metadata": {}} for c in fields],
-            },
-            separators=(",", ":"),
-        )
+        fields = [_field(column) for column in (*self.columns, Column(PRODUCED_AT, "timestamp"))]
+        return json.dumps({"type": "struct", "fields": fields}, separators=(",", ":"))
+
+    def added_to(self, schema_string: str) -> str:
+        """Return a table's ``schemaString`` with these columns after its own, but before ``_produced_at``.
+
+        Raises:
+            SchemaError: the table has one of them with another type; or it is no Delta schema.
+        """
+        there = {column.name.lower(): column for column in Schema.from_delta(schema_string).columns}
+        fields = json.loads(schema_string)["fields"]
+        place = len(fields) - (fields[-1]["name"] == PRODUCED_AT)
+        for column in self.columns:
+            known = there.get(column.name.lower())
+            if known is None:
+                fields.insert(place, _field(replace(column, added=True)))
+                place += 1
+            elif known != column:
+                raise SchemaError(
+                    f"There is the column {known.name!r} of type {known.type}; it cannot become {column.name!r} of "
+                    f"type {column.type}. {FIXED_COLUMNS}"
+                )
+        return json.dumps({"type": "struct", "fields": fields}, separators=(",", ":"))
 
     @classmethod
     def from_delta(cls, schema_string: str) -> Schema:
@@ -151,16 +185,38 @@ class Schema:
             SchemaError: the text is not a Delta schema.
         """
         try:
-            fields = [(field["name"], field["type"]) for field in json.loads(schema_string)["fields"]]
-            if not all(isinstance(name, str) for name, _ in fields):
+            fields = [one for one in json.loads(schema_string)["fields"] if one["name"] != PRODUCED_AT]
+            if not all(isinstance(one["name"], str) for one in fields):
                 raise TypeError("a column's name must be a string")
-            columns = [Column(n, t if isinstance(t, str) else json.dumps(t)) for n, t in fields if n != PRODUCED_AT]
+            columns = [_column(one) for one in fields]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise SchemaError(
                 f"{schema_string[:100]!r} is not the schema of a Delta table ({type(error).__name__}: "
                 f"{str(error)[:100]}); the table's metadata is damaged. 'brokerless verify' shows the entry."
             ) from None
         return cls(tuple(columns))
+
+
+def only_adds(before: str, after: str) -> bool:
+    """Return whether a ``schemaString`` has all fields of an earlier one as they were; new ones are nullable."""
+    try:
+        old, new = json.loads(before)["fields"], json.loads(after)["fields"]
+        names = {one["name"] for one in old}
+        return [one for one in new if one["name"] in names] == old and all(
+            one["nullable"] is True for one in new if one["name"] not in names
+        )
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False
+
+
+def _field(column: Column) -> dict[str, Any]:
+    metadata = {ADDED_KEY: "true"} if column.added else {}
+    return {"name": column.name, "type": column.type, "nullable": True, "metadata": metadata}
+
+
+def _column(one: dict[str, Any]) -> Column:
+    kind, metadata = one["type"], one.get("metadata") or {}
+    return Column(one["name"], kind if isinstance(kind, str) else json.dumps(kind), metadata.get(ADDED_KEY) == "true")
 
 
 def _delta_type(text: str, *, column: str) -> str:

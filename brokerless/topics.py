@@ -23,6 +23,7 @@ from brokerless.errors import (
 from brokerless.forks import refuse_copy
 from brokerless.log.entries import LIMIT_KEYS, PARTITIONS_KEY
 from brokerless.log.log import DeltaLog
+from brokerless.log.metadata import add_columns_to
 from brokerless.log.probe import check_conditional_put
 from brokerless.schema import (
     DEAD_LETTER_COLUMNS,
@@ -186,7 +187,8 @@ def _existing(store: Store, topic: str, clock: Clock) -> Topic | None:
 
 
 def _accept(there: Topic, schema: Schema, partitions: int, exist_ok: bool) -> Topic:
-    if there.schema != schema:
+    began = Schema(tuple(column for column in there.schema.columns if not column.added or column in schema.columns))
+    if began != schema:  # columns that were added since are no other schema
         raise TopicExists(
             f"Topic {there.name!r} exists with the schema '{there.schema}', not '{schema}'. Choose another name."
         )
@@ -206,7 +208,17 @@ def create_dead_letters(store: Store, output: str, inputs: list[Schema], *, cloc
     """
     columns = {column.name: column for schema in inputs for column in schema.columns}
     schema = Schema.of([*columns.values(), *DEAD_LETTER_COLUMNS], reserved=True)
-    return create_topic(store, dead_letters(output), schema, exist_ok=True, clock=clock)
+    there = _existing(store, check_name(dead_letters(output)), clock)
+    if there is None or not set(there.schema.names) >= {column.name for column in DEAD_LETTER_COLUMNS}:
+        return create_topic(store, dead_letters(output), schema, exist_ok=True, clock=clock)
+    known = {column.name: column for column in there.schema.columns}
+    if other := [known[c.name] for c in schema.columns if known.get(c.name, c) != c]:
+        raise TopicExists(
+            f"Topic {there.name!r} exists with the column '{other[0].name} {other[0].type}', but an input has it with "
+            "another type. Choose another name for the output."
+        )
+    added = [add_columns_to(log, schema) for log in reversed(there.logs)]
+    return there if not any(added) else describe_topic(store, there.name, clock=clock)
 
 
 def describe_topic(store: Store, topic: str, *, clock: Clock = SYSTEM) -> Topic:
@@ -253,7 +265,8 @@ def open_topic(
                 f"Topic {topic.name!r} was deleted and created again, or restored, since it was opened. Open it again."
             ) from None
         return found
-    return replace(topic, heads=heads, logs=logs)
+    schema = Schema.from_delta(logs[0].state.metadata.schema_string)  # columns may have been added
+    return replace(topic, schema=schema, heads=heads, logs=logs)
 
 
 def store_of(topic: str | Topic, settings: Settings | None, store: Store | None) -> Store:

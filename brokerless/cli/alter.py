@@ -1,4 +1,4 @@
-"""``brokerless topics alter|forget``: change what a topic keeps."""
+"""``brokerless topics alter|forget``: change a topic's columns and what it keeps."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from brokerless.cli.app import JsonOption, ProfileOption, RootOption, common, co
 from brokerless.cli.output import Progress, print_json, print_table, say
 from brokerless.clock import duration_s
 from brokerless.errors import ConfigError
+from brokerless.schema import FIXED_COLUMNS, Schema
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic's name.", show_default=False)]
 RetentionOption = Annotated[
@@ -44,6 +45,23 @@ CompactByOption = Annotated[
         show_default=False,
     ),
 ]
+AddOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--add",
+        metavar="COLUMNS",
+        help='More columns, such as "ref string, price decimal(10,2)"; may be repeated.',
+        show_default=False,
+    ),
+]
+DropOption = Annotated[
+    list[str] | None,
+    typer.Option("--drop", metavar="COLUMN", help="Refused: says what to do instead.", hidden=True),
+]
+RenameOption = Annotated[
+    list[str] | None,
+    typer.Option("--rename", metavar="OLD=NEW", help="Refused: says what to do instead.", hidden=True),
+]
 _UNITS: Final = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
@@ -53,6 +71,7 @@ def register(topics: typer.Typer) -> None:
         name="alter",
         help=help_of(alter),
         epilog=examples(
+            'brokerless topics alter clicks --add "ref string"',
             "brokerless topics alter clicks --retention 7d --retention-bytes 50GB",
             "brokerless topics alter jobs --retention until-read",
             "brokerless topics alter users --compact-by user",
@@ -75,17 +94,23 @@ def alter(
     retention: RetentionOption = None,
     retention_bytes: RetentionBytesOption = None,
     compact_by: CompactByOption = None,
+    add: AddOption = None,
+    drop: DropOption = None,
+    rename: RenameOption = None,
     profile: ProfileOption = None,
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Change how long a topic keeps its messages.
+    """Add columns to a topic, or change how long it keeps its messages.
 
-    Producers, pipelines and readers go on. 'brokerless maintain' removes what is beyond the limits.
+    Producers, pipelines and readers go on. Messages from before have no value in a new column; a pipeline reads it
+    after its next start. 'brokerless maintain' removes what is beyond the limits.
     """
     options = common(ctx, profile, root, as_json)
+    if drop or rename:
+        raise ConfigError(f"A column cannot be dropped or renamed. {FIXED_COLUMNS}")
     settings = options.settings()
-    from brokerless.alter import alter_topic, describe_limits, limits_of
+    from brokerless.alter import add_columns, alter_topic, describe_limits, limits_of
     from brokerless.topics import describe_topic
 
     store = connect(settings)
@@ -95,13 +120,18 @@ def alter(
         retention_bytes=None if retention_bytes is None else size_of(retention_bytes),
         compact_by=compact_by,
     )
-    if not limits:
-        raise ConfigError("There is nothing to change; give --retention, --retention-bytes or --compact-by.")
-    topic = alter_topic(store, name, limits)
+    if not limits and not add:
+        raise ConfigError("There is nothing to change; give --add, --retention, --retention-bytes or --compact-by.")
+    if add:
+        topic = add_columns(store, name, Schema.parse(", ".join(add)))
+    if limits:
+        topic = alter_topic(store, name, limits)
     if options.as_json:
-        print_json({"topic": name, "limits": topic.limits})
-    else:
+        print_json({"topic": name, "limits": topic.limits, "schema": str(topic.schema)})
+    elif limits:
         say(f"Topic {name}: {describe_limits(topic.limits)}.")
+    else:
+        say(f"Topic {name}: {topic.schema}.")
 
 
 def forget(

@@ -100,7 +100,8 @@ def to_table(messages: Messages, schema: Schema, *, topic: str, produced_at_us: 
 
     ``_produced_at`` is taken from the messages that have it (a pipeline carries it through); the others get
     ``produced_at_us``, unless that is 0: then a time that only some messages lack is left to the next call. Missing
-    columns of rows are null; missing columns of tables are an error, because there they are more likely a mistake.
+    columns of rows are null; missing columns of tables are an error, because there they are more likely a mistake,
+    unless they were added to the topic later.
 
     A value is the same in the topic, or it is an error. Errors are: a number beyond its column's range (``1e300`` in a
     ``float``, which would be infinity), an integer that ``double`` or ``float`` would round (2^53 + 1, 2^24 + 1), a
@@ -333,7 +334,7 @@ def _conform(table: Table, schema: Schema, topic: str, produced_at_us: int) -> T
     have = {name: i for i, name in enumerate(table.column_names)}
     allowed = set(schema.names) | {PRODUCED_AT}
     unknown = [name for name in table.column_names if name not in allowed]
-    missing = [name for name in schema.names if name not in have]
+    missing = [name for name in schema.required if name not in have]
     if unknown or missing or len(have) != table.num_columns:
         _raise_columns(topic, schema, unknown=unknown, missing=missing)
     target = arrow_schema(schema)
@@ -341,7 +342,10 @@ def _conform(table: Table, schema: Schema, topic: str, produced_at_us: int) -> T
         return target.empty_table()
     columns: list[ChunkedArray] = []
     for column in schema.columns:
-        columns.append(_cast(table.column(have[column.name]), arrow_type(column), column.name, column.type, topic))
+        if column.name in have:
+            columns.append(_cast(table.column(have[column.name]), arrow_type(column), column.name, column.type, topic))
+        else:
+            columns.append(nulls(arrow_type(column), table.num_rows))
     if PRODUCED_AT in have:
         stamps = _cast(table.column(have[PRODUCED_AT]), TIMESTAMP, PRODUCED_AT, "timestamp", topic)
         columns.append(_filled(stamps, produced_at_us) if produced_at_us and stamps.null_count else stamps)

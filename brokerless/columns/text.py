@@ -29,7 +29,8 @@ class RowReader:
 
     Args:
         topic: for errors.
-        schema: what each row must have: every column, with null for no value, and no other.
+        schema: what each row must have: every column, with null for no value, and no other. Columns that were added
+            later may be left out.
         optional: columns that a row may have besides.
 
     Raises:
@@ -42,6 +43,7 @@ class RowReader:
         self.schema = schema
         self.names = frozenset(schema.names)
         self._optional = frozenset(optional)
+        self._required = frozenset(schema.required)
 
     def parse(self, text: bytes | str, *, place: str) -> dict[str, Any]:
         """The row in one JSON object.
@@ -89,7 +91,7 @@ class RowReader:
                 f"{place}: topic {self.topic!r} has no column {_listed(unknown)}; it has "
                 f"{', '.join(sorted(self.names))}. Leave it out, or create a topic with it."
             )
-        if missing := self.names - found:
+        if missing := self._required - found:
             raise SchemaError(
                 f"{place} lacks the column {_listed(missing)} of topic {self.topic!r}. Add it, with null for no value."
             )

@@ -181,7 +181,7 @@ class Consumer:
             accept_rewrites=self._accept_rewrites,
             entries=entries,
         )
-        return PartitionReader(about.name, number, tail, offset.index, columns_of(about.schema, log), end)
+        return PartitionReader(about.name, number, tail, offset.index, columns_of(log.state.metadata), end)
 
     def _open_partition(self, partition: Partition, committed: Committed | None) -> Committed:
         topic, number = partition

@@ -12,16 +12,15 @@ from brokerless.clock import Clock
 from brokerless.columns import records
 from brokerless.errors import BrokerlessError, LogDamaged, StoreError, UnsupportedTable, UsageError
 from brokerless.log.entries import Entry
-from brokerless.log.log import DeltaLog, read_pool
+from brokerless.log.log import read_pool
 from brokerless.log.tail import Tail
 from brokerless.offsets import Offset
-from brokerless.schema import PRODUCED_AT, Column
+from brokerless.schema import PRODUCED_AT, Column, Schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from brokerless.log.entries import Add
-    from brokerless.schema import Schema
+    from brokerless.log.entries import Add, Metadata
     from brokerless.store import Store
 
     Commit = Callable[[Mapping[tuple[str, int], Offset]], None]
@@ -120,6 +119,8 @@ class PartitionReader:
                 break
             for entry in entries:
                 mark = entry.version, self.tail.mark()[1]
+                if entry.metadata is not None:
+                    self._widen_to(entry.metadata)
                 files = self.tail.new_files(entry)
                 last = self.end.index if self.end is not None and entry.version == self.end.version else None
                 found.append(ReadEntry(self, entry, files, self.skip, mark, last))
@@ -133,6 +134,12 @@ class PartitionReader:
             if not entries or (size and self.tail.is_fresh(entries[-1])):
                 break
         return found
+
+    def _widen_to(self, metadata: Metadata) -> None:
+        """Go on with more columns, if the table got some; an entry from before these were added adds none."""
+        columns = columns_of(metadata)
+        if set(columns) > set(self.columns):
+            self.columns = columns
 
     def stop(self, offset: Offset, error: BrokerlessError) -> None:
         """Store an error that holds back what is at this offset and behind it."""
@@ -251,7 +258,8 @@ class _Object:
                 begin = row
 
 
-def columns_of(schema: Schema, log: DeltaLog) -> tuple[Column, ...]:
+def columns_of(metadata: Metadata) -> tuple[Column, ...]:
     """Return the table's columns; one that another program created need not have ``_produced_at``."""
-    stamped = f'"{PRODUCED_AT}"' in log.state.metadata.schema_string
-    return (*schema.columns, Column(PRODUCED_AT, "timestamp")) if stamped else schema.columns
+    stamped = f'"{PRODUCED_AT}"' in metadata.schema_string
+    columns = Schema.from_delta(metadata.schema_string).columns
+    return (*columns, Column(PRODUCED_AT, "timestamp")) if stamped else columns

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from brokerless.columns.text import RowReader
-from brokerless.errors import BrokerlessError, TopicDeleted, TopicNotFound, UsageError
+from brokerless.errors import BrokerlessError, TopicChanged, TopicDeleted, TopicNotFound, UsageError
 from brokerless.log.entries import PARTITIONS_KEY
 from brokerless.log.log import DeltaLog
 from brokerless.producer.partitioner import partition_of
@@ -70,10 +70,12 @@ class OrderedTopic:
             partitions: those that are about to be written; partition 0 is always checked.
 
         Raises:
-            TopicChanged: it is another topic.
+            TopicChanged: it is another topic, or has more columns.
         """
         for partition in sorted({0, *partitions}, reverse=True):
             self.log(partition).confirm()
+        if Schema.from_delta(self._logs[0].state.metadata.schema_string) != self.reader.schema:
+            raise TopicChanged(f"Topic {self._topic!r} has more columns since it was opened.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,7 @@ from brokerless.log.lifecycle import epoch_of
 from brokerless.log.rewrite import RewriteConflict
 from brokerless.log.turns import Turns
 from brokerless.offsets import Offset
+from brokerless.schema import only_adds
 from brokerless.version import ENGINE
 
 if TYPE_CHECKING:
@@ -1047,7 +1048,7 @@ class DeltaLog:
 
         Raises:
             TopicDeleted: it is gone, or another one has its place.
-            TopicChanged: it has other columns, or another history.
+            TopicChanged: its columns were changed and not only added to, or it has another history.
             LogIncomplete: what this handle has seen of its log is not there any more.
         """
         before, looked = self.state, self._now()
@@ -1060,7 +1061,7 @@ class DeltaLog:
         check_supported(state.protocol, state.metadata, table=self.uri)
         if state.metadata.deleted:
             raise TopicDeleted(f"{self.uri} was deleted.")
-        if state.metadata.schema_string != before.metadata.schema_string:
+        if _changed(before.metadata, state.metadata):
             raise self._other_columns(state.version)
         if state.version < before.version:
             raise LogIncomplete(
@@ -1122,7 +1123,8 @@ class DeltaLog:
         if metadata.deleted:
             raise TopicDeleted(f"{self.uri} was deleted (entry {entry.version}).")
         check_supported(protocol, metadata, table=self.uri)
-        if metadata.schema_string != state.metadata.schema_string:
+        # guard: columns may only be added
+        if _changed(state.metadata, metadata):
             raise self._other_columns(entry.version)
         self._turns.saw(entry)
         state.total = entry.total_after(state.total)
@@ -1130,6 +1132,11 @@ class DeltaLog:
         state.timestamp_ms, state.digest = max(state.timestamp_ms, entry.timestamp_ms), entry.digest
         state.txns.update(entry.txns)
         self._confirmed = self._now()
+
+
+def _changed(before: Metadata, now: Metadata) -> bool:
+    """Return whether columns were changed other than by adding nullable ones, which writers need not know."""
+    return before.schema_string != now.schema_string and not only_adds(before.schema_string, now.schema_string)
 
 
 def side_by_side(function: Callable[[_T], _R], items: Iterable[_T]) -> Iterator[_R]:

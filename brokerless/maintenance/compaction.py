@@ -87,7 +87,7 @@ class Compaction(TableStep):
         pieces = self._pieces(log, state, max(log.earliest(), last + 1), work)
         for group in self._in_time(groups(pieces, least), work):
             uploads = Uploads(log, clock=self._clock)
-            tables = [table for table in self._tables(log, group) if table.num_rows]
+            tables = [table for table in self._tables(log, state, group) if table.num_rows]
             batches = [batch for table in tables for batch in table.to_batches()]
             adds = (self._upload(uploads, Table.from_batches(batches), group),) if batches else ()
             change = Rewrite("OPTIMIZE", state.version, tuple(piece.add.path for piece in group), adds, keeps_rows=True)
@@ -113,8 +113,8 @@ class Compaction(TableStep):
                 found.append(merged.pop(0))
         return found
 
-    def _tables(self, log: DeltaLog, group: Sequence[Piece]) -> Iterator[Table]:
-        schema = Schema.from_delta(log.state.metadata.schema_string)
+    def _tables(self, log: DeltaLog, state: TableState, group: Sequence[Piece]) -> Iterator[Table]:
+        schema = Schema.from_delta(state.metadata.schema_string)  # as it was when these objects were live
         columns = (*schema.columns, Column(PRODUCED_AT, "timestamp"))
 
         def load(piece: Piece) -> Table:
@@ -149,7 +149,7 @@ class Compaction(TableStep):
         oldest = datetime.fromtimestamp(work.time.now_s - _DELETED_FOR_S, UTC)
         for group in reversed(list(by_size(pieces))):
             tables: list[Table] = []
-            for table in reversed(list(self._tables(log, group))):
+            for table in reversed(list(self._tables(log, state, group))):
                 if table.num_rows:
                     tables.append(latest(table, key, seen, drop_deleted_before=oldest))
             batches = [batch for table in reversed(tables) for batch in table.to_batches()]

@@ -29,6 +29,7 @@ from brokerless.errors import (
     NotCommitted,
     ProducerFenced,
     SchemaError,
+    TopicChanged,
     UsageError,
 )
 from brokerless.forks import is_copy, refuse_copy
@@ -37,6 +38,7 @@ from brokerless.offsets import Ack
 from brokerless.producer.buffer import Buffer, Call
 from brokerless.producer.split import split
 from brokerless.producer.writer import PartitionWriter, checked_id
+from brokerless.schema import Schema
 from brokerless.topics import open_topic, store_of
 
 if TYPE_CHECKING:
@@ -237,11 +239,27 @@ class Producer:
         To be called before a message is refused for its columns: another topic of this name may take it.
 
         Raises:
-            TopicChanged: it is not. Open the producer again.
+            TopicChanged: it is not. Open the producer again, or take over the columns (``refresh_schema``).
             StoreError: the log could not be read.
         """
-        # Partition 0 is deleted last and created last: while it is the same, so is the topic.
-        self._writers[0].log.confirm()
+        if self._schema_now() != self.schema:
+            raise TopicChanged(f"Topic {self.topic!r} has more columns since this producer was opened.")
+
+    def refresh_schema(self) -> Schema:
+        """Take over columns that were added to the topic since this producer was opened, and return them all.
+
+        A producer does so by itself when it meets a message that does not fit.
+
+        Raises:
+            TopicChanged, TopicDeleted: the topic is not the one that was opened.
+            StoreError: the log could not be read.
+        """
+        self.schema = self._schema_now()
+        return self.schema
+
+    def _schema_now(self) -> Schema:
+        # Partition 0 is deleted last and created last, and gets new columns last.
+        return Schema.from_delta(self._writers[0].log.confirm().metadata.schema_string)
 
     @property
     def conflicts(self) -> int:
@@ -289,12 +307,15 @@ class Producer:
         self.close()
 
     def _prepare(self, messages: Messages, sequence: int | None = None) -> Call:
+        known = self.schema
         try:
-            table = records.to_table(messages, self.schema, topic=self.topic, produced_at_us=self._clock.time_us())
+            table = self._table(messages)
         except (SchemaError, MessageError):
-            # Perhaps they do fit, and it is the columns that this producer remembers which are gone.
-            self.confirm()
-            raise
+            # Perhaps they do fit, and it is the columns that this producer remembers which are not the topic's.
+            # guard: a misfit is compared with the columns of now
+            if self.refresh_schema() == known:
+                raise
+            table = self._table(messages)
         if table.num_rows > MAX_COMMIT_ROWS or table.nbytes > MAX_COMMIT_BYTES:
             raise UsageError(
                 f"{table.num_rows} messages with {table.nbytes} bytes in one call; send at most {MAX_COMMIT_ROWS} "
@@ -306,6 +327,9 @@ class Producer:
             spare = self._turn() if sequence is None else sequence % self.partitions
             parts = split(table, self._key, self.partitions, spare)
         return Call(table, parts, at=self._clock.monotonic())
+
+    def _table(self, messages: Messages) -> Table:
+        return records.to_table(messages, self.schema, topic=self.topic, produced_at_us=self._clock.time_us())
 
     def _turn(self) -> int:
         self._next = (self._next + 1) % self.partitions

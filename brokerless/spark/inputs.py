@@ -27,14 +27,14 @@ from brokerless.log.entries import PARTITIONS_KEY
 from brokerless.log.log import DeltaLog
 from brokerless.log.start import resolve_start
 from brokerless.log.tail import POLL_S, Tail
-from brokerless.schema import dead_letters, partition_table
+from brokerless.schema import Schema, dead_letters, only_adds, partition_table
 from brokerless.spark.messages import flag, start_option, topic_names
 from brokerless.spark.progress import Begin, Position, TableIds, position_in, recorded_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from brokerless.log.entries import Add, Entry
+    from brokerless.log.entries import Add, Entry, Metadata
     from brokerless.spark.outputs import OutputLog
     from brokerless.store import Store
 
@@ -67,6 +67,7 @@ class Input:
 
     def __init__(self, log: DeltaLog, *, accept_rewrites: bool, poll_s: float = POLL_S) -> None:
         self.log = log
+        self._opened = log.state.metadata
         self._tail = Tail(log, 0, idle_max_s=IDLE_POLL_MAX_S, accept_rewrites=accept_rewrites, poll_s=poll_s)
         self._known: deque[Pending] = deque()
         self.rows = 0  # of all commits that were known so far
@@ -123,6 +124,8 @@ class Input:
             first = 1 if prompt else self._at_once
             while entries := self._read(first):
                 for entry in entries:
+                    if entry.metadata is not None:
+                        self._tell_added(entry.metadata, entry.version)
                     self._known.append(self._pending(entry))
                     self.rows += self._known[-1].rows
                 if len(entries) < first or (prompt and self._tail.is_fresh(entries[-1])):
@@ -130,6 +133,18 @@ class Input:
                 first = self._at_once
         except BrokerlessError as error:
             self._hold(error)
+
+    def _tell_added(self, metadata: Metadata, version: int) -> None:
+        """Say in the pipeline's log that the topic has columns that this run does not read."""
+        known = Schema.from_delta(self._opened.schema_string)
+        more = set(Schema.from_delta(metadata.schema_string).names) - set(known.names)
+        if more and only_adds(self._opened.schema_string, metadata.schema_string):
+            print(
+                f"brokerless: {self.log.uri} has more columns since entry {version}: {', '.join(sorted(more))}. This "
+                "pipeline goes on without them; start it again to read them.",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def _hold(self, error: BrokerlessError) -> None:
         if isinstance(error, (StoreUnavailable, AccessDenied, BucketNotFound)):

@@ -80,7 +80,7 @@ def check_source(df: DataFrame, table: str, name: str, settings: Settings) -> No
 def check_columns(df: DataFrame, schema: Schema, topic: str) -> None:
     """Refuse a transform that does not make exactly the columns of the topic."""
     have = [name for name in df.columns if name not in {DEAD_LETTER, PRODUCED_AT}]
-    unknown, missing = sorted(set(have) - set(schema.names)), sorted(set(schema.names) - set(have))
+    unknown, missing = sorted(set(have) - set(schema.names)), sorted(set(schema.required) - set(have))
     if unknown or missing:
         raise SchemaError(
             f"Topic {topic!r} has the columns {', '.join(schema.names)}; the pipeline writes {', '.join(have)}. "

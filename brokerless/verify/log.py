@@ -12,6 +12,7 @@ from brokerless.columns.footer import row_count
 from brokerless.log.checkpoint import TableState, checkpoint_hint, read_checkpoint
 from brokerless.log.entries import PARTITIONS_KEY
 from brokerless.log.log import read_pool
+from brokerless.schema import only_adds
 from brokerless.store import ObjectInfo
 from brokerless.verify.actions import Actions, DataFile, files_of
 from brokerless.verify.columns import columns_of
@@ -186,7 +187,7 @@ class LogInspection(Inspection):
         if before.schema_string != now.schema_string:
             self._same_columns = False
             text = f"entry {version} changes the columns: {columns_changed(before, now)}"
-            if is_topic:
+            if is_topic and not only_adds(before.schema_string, now.schema_string):
                 self._find("schema-change", text, version=version)
             else:
                 self._notes.append(text)

@@ -776,7 +776,8 @@ def test_a_commit_between_delete_and_its_tombstone_is_removed_too(log: DeltaLog,
 @pytest.mark.parametrize(
     ("key", "value", "error"),
     [
-        ("schemaString", Schema.parse("n long, extra string").to_delta(), TopicChanged),
+        ("schemaString", Schema.parse("m long, extra string").to_delta(), TopicChanged),
+        ("schemaString", Schema.parse("n string").to_delta(), TopicChanged),
         ("configuration", {"delta.columnMapping.mode": "name"}, UnsupportedTable),
         ("partitionColumns", ["n"], UnsupportedTable),
     ],
