@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Final
 
 from brokerless.clock import SYSTEM, Clock
-from brokerless.consumer.partition import Batch, PartitionReader, ReadEntry, batches_of, columns_of
+from brokerless.consumer.partition import Batch, Message, PartitionReader, ReadEntry, batches_of, columns_of
 from brokerless.errors import (
     ConfigError,
     UsageError,
@@ -318,6 +318,11 @@ class Consumer:
                     yield batch
                 finally:
                     self._in_hand = False  # whoever leaves the loop by an error keeps this from being run
+
+    def messages(self) -> Iterator[Message]:
+        """Messages one by one, for ever, until ``close``; the position moves by whole batches, as in iteration."""
+        for batch in self:
+            yield from batch
 
     def seek(self, start: Start, *, topic: str | None = None, partition: int | None = None) -> None:
         """Moves the position, of all partitions or of some.
