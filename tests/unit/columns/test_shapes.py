@@ -41,7 +41,10 @@ def sent(store: FakeStore, *messages: Any) -> list[Batch]:
         for one in messages:
             producer.send(one)
     with Consumer("t", start="beginning", store=store) as consumer:
-        return consumer.poll(0)
+        found: list[Batch] = []
+        while batches := consumer.poll(0):
+            found += batches
+        return found
 
 
 def values(batches: list[Batch], *names: str) -> list[tuple[Any, ...]]:
@@ -82,7 +85,7 @@ def test_a_mixed_dictionary_is_an_error_that_names_both_columns(store: FakeStore
 
 
 def test_a_nested_value_of_a_message_is_not_a_column(store: FakeStore) -> None:
-    with Producer("t", store=store) as producer, pytest.raises(MessageError, match="column 'user' is utf8, but"):
+    with Producer("t", store=store) as producer, pytest.raises(MessageError, match="column 'user' is Utf8, but"):
         producer.send({"user": {"first": "ada"}})
 
 
