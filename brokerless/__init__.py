@@ -21,7 +21,43 @@ if TYPE_CHECKING:
 
     from brokerless.bucket import create_bucket
     from brokerless.client import Client
-    from brokerless.consumer import Batch, Consumer
+    from brokerless.consumer import Batch, Consumer, Message
+    from brokerless.errors import (
+        AccessDenied,
+        BrokerlessError,
+        BucketNotFound,
+        BufferFull,
+        CommitError,
+        CommitUnknown,
+        ConditionalPutUnsupported,
+        ConfigError,
+        DeliveryFailed,
+        Fenced,
+        GroupActive,
+        GroupDamaged,
+        GroupError,
+        GroupNotFound,
+        LogDamaged,
+        LogIncomplete,
+        MemberFenced,
+        MessageError,
+        NotCommitted,
+        OffsetOutOfRange,
+        PipelineError,
+        PipelineFenced,
+        ProducerFenced,
+        SchemaError,
+        StoreError,
+        StoreUnavailable,
+        TopicChanged,
+        TopicDeleted,
+        TopicError,
+        TopicExists,
+        TopicNotFound,
+        TopicRewritten,
+        UnsupportedTable,
+        UsageError,
+    )
     from brokerless.groups.admin import Group
     from brokerless.lag import Lag
     from brokerless.log.log import DeltaLog
@@ -34,21 +70,56 @@ if TYPE_CHECKING:
     from brokerless.topics import Topic, create_topic, delete_topic, describe_topic, list_topics
 
 __all__ = [
+    "AccessDenied",
     "Ack",
     "Batch",
+    "BrokerlessError",
+    "BucketNotFound",
+    "BufferFull",
     "Client",
     "Column",
+    "CommitError",
+    "CommitUnknown",
+    "ConditionalPutUnsupported",
+    "ConfigError",
     "Consumer",
+    "DeliveryFailed",
     "DeltaLog",
+    "Fenced",
     "Group",
+    "GroupActive",
+    "GroupDamaged",
+    "GroupError",
+    "GroupNotFound",
     "Lag",
+    "LogDamaged",
+    "LogIncomplete",
+    "MemberFenced",
+    "Message",
+    "MessageError",
+    "NotCommitted",
     "Offset",
+    "OffsetOutOfRange",
     "Pipeline",
+    "PipelineError",
+    "PipelineFenced",
     "Producer",
+    "ProducerFenced",
     "Schema",
+    "SchemaError",
     "Settings",
     "Store",
+    "StoreError",
+    "StoreUnavailable",
     "Topic",
+    "TopicChanged",
+    "TopicDeleted",
+    "TopicError",
+    "TopicExists",
+    "TopicNotFound",
+    "TopicRewritten",
+    "UnsupportedTable",
+    "UsageError",
     "__version__",
     "create_bucket",
     "create_topic",
@@ -67,6 +138,7 @@ _HOME = {
     "DeltaLog": "log.log",
     "Group": "groups.admin",
     "Lag": "lag",
+    "Message": "consumer",
     "Offset": "offsets",
     "Pipeline": "spark.pipeline",
     "Producer": "producer.producer",
@@ -84,10 +156,10 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in __all__:
         raise AttributeError(f"module 'brokerless' has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(f"brokerless.{_HOME[name]}"), name)
+    value = getattr(import_module(f"brokerless.{_HOME.get(name, 'errors')}"), name)
     globals()[name] = value
     return value

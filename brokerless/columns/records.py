@@ -1,8 +1,8 @@
 """Columns <-> Parquet bytes, and the shapes that messages come in. Arrow in, Arrow out; no per-row work for columns.
 
 Producers hand over any Arrow table or record batch (anything with the Arrow PyCapsule interface: pyarrow, polars,
-DuckDB, arro3), a dictionary of columns, or a list of rows. Consumers get arro3 tables, which the same libraries take
-without a copy (``pyarrow.table(batch.data)``).
+DuckDB, arro3), a dictionary of columns, one message as a dictionary, or a list of rows. Consumers get arro3 tables,
+which the same libraries take without a copy (``pyarrow.table(batch.data)``).
 
 No value changes silently on its way into a topic: what its column cannot hold is an error that names row and column.
 Only a fraction is rounded to the nearest ``double`` or ``float``, as everywhere (0.1 has no exact one).
@@ -18,6 +18,7 @@ import json
 import math
 import re
 import zlib
+from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -31,7 +32,7 @@ from brokerless.errors import BrokerlessError, MessageError, SchemaError, StoreE
 from brokerless.schema import PRODUCED_AT, Schema, split_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from arro3.core import RecordBatchReader
     from arro3.core.types import ArrowArrayExportable, ArrowStreamExportable
@@ -98,6 +99,8 @@ def arrow_schema(schema: Schema) -> ArrowSchema:
 def to_table(messages: Messages, schema: Schema, *, topic: str, produced_at_us: int) -> Table:
     """The messages as one table of the topic's Arrow schema.
 
+    A dictionary is columns if its values are lists or arrays, and one message if none of them is.
+
     ``_produced_at`` is taken from the messages that have it (a pipeline carries it through); the others get
     ``produced_at_us``, unless that is 0: then a time that only some messages lack is left to the next call. Missing
     columns of rows are null; missing columns of tables are an error, because there they are more likely a mistake,
@@ -119,7 +122,9 @@ def to_table(messages: Messages, schema: Schema, *, topic: str, produced_at_us: 
         elif hasattr(messages, "__arrow_c_array__"):
             table = Table.from_arrow(cast("Any", messages))
         elif isinstance(messages, dict):
-            table = _from_columns(messages, schema, topic)
+            # By its values: lists and arrays are columns; a dictionary without one is a message.
+            one = messages and not any(map(_is_column, messages.values()))
+            table = _from_rows([messages], schema, topic) if one else _from_columns(messages, schema, topic)
         else:
             # A list, because rows are looked at more than once, and an iterator would then have no more of them.
             table = _from_rows(list(cast("Sequence[Mapping[str, Any]]", messages)), schema, topic)
@@ -129,7 +134,7 @@ def to_table(messages: Messages, schema: Schema, *, topic: str, produced_at_us: 
     except BaseException as error:  # a panic of the Arrow library is no Exception
         raise MessageError(
             f"What was sent to topic {topic!r} cannot be read as messages ({type(error).__name__}: "
-            f"{str(error)[:200]}). Send an Arrow table, a dictionary of columns, or a list of rows."
+            f"{str(error)[:200]}). Send an Arrow table, a dictionary of columns, one message, or a list of rows."
         ) from error
 
 
@@ -471,15 +476,24 @@ def _raise_columns(topic: str, schema: Schema, *, unknown: Sequence[str], missin
     raise SchemaError(" ".join(parts))
 
 
+def _is_column(values: Any) -> bool:
+    """Return whether this is a list or an array of values, and not one value (text, bytes, a number, a mapping)."""
+    if isinstance(values, str | bytes | Mapping):
+        return False
+    return hasattr(values, "__iter__") or hasattr(values, "__arrow_c_array__")
+
+
 def _from_columns(columns: Mapping[str, Any], schema: Schema, topic: str) -> Table:
     types = {c.name: arrow_type(c) for c in schema.columns} | {PRODUCED_AT: TIMESTAMP}
     unknown = [name for name in columns if name not in types]
     if unknown:
         _raise_columns(topic, schema, unknown=unknown, missing=[])
     for name, values in columns.items():
-        if isinstance(values, str | bytes) or not any(hasattr(values, of) for of in ("__iter__", "__arrow_c_array__")):
+        if not _is_column(values):
+            other = next(name for name, value in columns.items() if _is_column(value))
             raise MessageError(
-                f"Column {name!r} is {_shown(values)}; give a list or an array with a value for each row."
+                f"Column {name!r} is {_shown(values)}, one value, but {other!r} is a list or an array; give a list or "
+                "an array with a value for each row in all columns, or one value in each for a single message."
             )
     arrays = {
         name: values if hasattr(values, "__arrow_c_array__") else _column(list(values), name, types[name])
@@ -634,14 +648,16 @@ def _day(days: int) -> date | str:
         return f"{days} days since 1970-01-01"
 
 
-def rows_as_json(table: Table) -> list[str]:
-    """Each row as JSON text: instants as ISO 8601, bytes as base64, decimals as text."""
+def rows_of(table: Table) -> list[dict[str, Any]]:
+    """Each row as a dictionary of Python values (``values_of``)."""
     names = table.column_names
     columns = [values_of(table.column(i)) for i in range(table.num_columns)]
-    return [
-        json.dumps(dict(zip(names, row, strict=True)), default=json_value, ensure_ascii=False)
-        for row in zip(*columns, strict=True)
-    ]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def rows_as_json(table: Table) -> list[str]:
+    """Each row as JSON text: instants as ISO 8601, bytes as base64, decimals as text."""
+    return [json.dumps(row, default=json_value, ensure_ascii=False) for row in rows_of(table)]
 
 
 def json_value(value: Any) -> str:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Final
 
 from brokerless.clock import SYSTEM, Clock
-from brokerless.consumer.partition import Batch, PartitionReader, ReadEntry, batches_of, columns_of
+from brokerless.consumer.partition import Batch, Message, PartitionReader, ReadEntry, batches_of, columns_of
 from brokerless.errors import (
     ConfigError,
     UsageError,
@@ -362,6 +362,11 @@ class Consumer:
     def settled(self) -> bool:
         """Whether the consumer reads all partitions that its group gives it; without a group always."""
         return self._group is None or self._group.settled
+
+    def messages(self) -> Iterator[Message]:
+        """Messages one by one, for ever, until ``close``; the position moves by whole batches, as in iteration."""
+        for batch in self:
+            yield from batch
 
     def seek(self, start: Start, *, topic: str | None = None, partition: int | None = None) -> None:
         """Moves the position, of all partitions or of some.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from arro3.core import Table
 
 from brokerless.clock import Clock
-from brokerless.columns import records
+from brokerless.columns import frames, records
 from brokerless.errors import BrokerlessError, LogDamaged, StoreError, UnsupportedTable, UsageError
 from brokerless.log.entries import Entry
 from brokerless.log.log import read_pool
@@ -20,6 +20,10 @@ from brokerless.schema import PRODUCED_AT, Column, Schema
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    import pandas
+    import polars
+    import pyarrow
+
     from brokerless.log.entries import Add, Metadata
     from brokerless.store import Store
 
@@ -29,8 +33,24 @@ _READ_AHEAD: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
+class Message:
+    """One message.
+
+    Attributes:
+        value: the columns' values in Python's types, with ``_produced_at``; times are aware, in UTC.
+    """
+
+    topic: str
+    partition: int
+    offset: Offset
+    value: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """The messages of one commit (or of its end, after a seek into it).
+
+    ``len(batch)`` is their number, and ``for message in batch`` gives them one by one (``Message``).
 
     Attributes:
         data: an arro3 table with the topic's columns and ``_produced_at``; ``pyarrow.table(batch.data)`` costs nothing.
@@ -67,6 +87,41 @@ class Batch:
         if self._commit is None:
             raise UsageError("This batch is of no consumer.")
         self._commit({(self.topic, self.partition): self.next})
+
+    def __len__(self) -> int:
+        return int(self.data.num_rows)
+
+    def __iter__(self) -> Iterator[Message]:
+        for index, value in enumerate(self.rows(), start=self.first_index):
+            yield Message(self.topic, self.partition, Offset(self.version, index), value)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the messages as dictionaries of Python values; times are aware, in UTC."""
+        return records.rows_of(self.data)
+
+    def to_arrow(self) -> pyarrow.Table:
+        """Return the messages as a pyarrow table, without a copy.
+
+        Raises:
+            ConfigError: pyarrow is not installed.
+        """
+        return frames.to_arrow(self.data)
+
+    def to_polars(self) -> polars.DataFrame:
+        """Return the messages as a polars data frame.
+
+        Raises:
+            ConfigError: polars is not installed.
+        """
+        return frames.to_polars(self.data)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return the messages as a pandas data frame; times are aware, in UTC.
+
+        Raises:
+            ConfigError: pandas or pyarrow is not installed.
+        """
+        return frames.to_pandas(self.data)
 
 
 @dataclass(slots=True, eq=False)

@@ -11,12 +11,24 @@ from typing import TYPE_CHECKING
 from brokerless.errors import BrokerlessError, BufferFull, CommitUnknown, DeliveryFailed, ProducerFenced, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from arro3.core import Table
 
     from brokerless.clock import Clock
     from brokerless.offsets import Ack
+    from brokerless.producer.producer import Producer
+
+
+class Delivery(Future["tuple[Ack, ...]"]):
+    """A future that knows whether its outcome was given to a callback."""
+
+    watched = False
+
+    def add_done_callback(self, fn: Callable[[Future[tuple[Ack, ...]]], object]) -> None:
+        """Attach a callback, as ``Future.add_done_callback``."""
+        self.watched = True
+        super().add_done_callback(fn)
 
 
 @dataclass(slots=True)
@@ -25,7 +37,9 @@ class Call:
 
     table: Table
     parts: dict[int | None, tuple[Table, Sequence[int]]]
-    future: Future[tuple[Ack, ...]] = field(default_factory=Future)
+    owner: Producer
+    """Held until the call is settled, so that a producer that nobody else holds still sends it."""
+    future: Delivery = field(default_factory=Delivery)
     acks: list[Ack] = field(default_factory=list)
     failed: list[int] = field(default_factory=list)
     errors: list[BrokerlessError] = field(default_factory=list)

@@ -16,9 +16,10 @@ import contextlib
 import os
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Final
-from weakref import WeakSet
+from weakref import WeakSet, finalize
 
 from brokerless.clock import SYSTEM, Clock
 from brokerless.columns import records
@@ -57,6 +58,9 @@ MAX_COMMIT_ROWS: Final = 1_000_000
 
 MAX_COMMIT_BYTES: Final = records.MAX_DECODED_BYTES // 4
 """Of Arrow memory: an object that unpacks to more than ``MAX_DECODED_BYTES`` is refused by every reader."""
+
+END_S: Final = 10.0
+"""How long the end of a program may wait for what was enqueued by producers that were not closed."""
 
 _Outcome = tuple[int, int, bool] | BrokerlessError
 
@@ -132,12 +136,14 @@ class Producer:
         self._sender: threading.Thread | None = None
         self._pool = ThreadPoolExecutor(min(self.partitions, 16))
         _open.add(self)
+        finalize(self, _close_lost, self._buffer, self._opened_in).atexit = False
 
     def send(self, messages: Messages, *, sequence: int | None = None) -> tuple[Ack, ...]:
         """Commits the messages now and returns when they are in the log: one acknowledgement a partition.
 
         Args:
-            messages: an Arrow table, a dictionary of columns, or a list of rows.
+            messages: one message as a dictionary (``{"user": "ada"}``), a list of them, a dictionary of columns
+                (``{"user": ["ada", "bob"]}``), or an Arrow table or batch of any library.
             sequence: for a producer with an id: this call's number, growing from call to call. Sending the same
                 messages with the same sequence again (after a crash, after an unknown outcome) writes only what is
                 missing; acknowledgements of the rest have ``duplicate`` set. Calls without a sequence take the next.
@@ -184,7 +190,9 @@ class Producer:
         # Before the call is in: who closes the producer waits for the thread, and must find it.
         with self._start_lock:
             if self._sender is None:
-                sender = threading.Thread(target=self._run, name=f"producer-{self.topic}", daemon=True)
+                sender = threading.Thread(
+                    target=_run, args=(self._buffer, self._clock), name=f"producer-{self.topic}", daemon=True
+                )
                 sender.start()
                 self._sender = sender
         self._buffer.put(call, self._timeout_s if max_block_s is None else max_block_s)
@@ -283,16 +291,15 @@ class Producer:
         self._pool.shutdown()
         _open.discard(self)
 
-    def _end(self) -> None:
+    def _end(self, within_s: float) -> None:
         """Commit what waits when the program ends without ``close``, and name what is lost."""
-        calls = self._buffer.unsettled()
-        if not calls or is_copy(self._opened_in):
+        if is_copy(self._opened_in) or not (calls := self._buffer.unsettled()):
             return
-        self._buffer.flush(self._timeout_s)
+        self._buffer.flush(max(0.0, min(self._timeout_s, within_s)))
         lost = [call for call in calls if not call.future.done() or call.future.exception()]
         if lost:
             error = lost[0].future.exception() if lost[0].future.done() else None
-            why = error or f"the store did not take them within {self._timeout_s:g} s"
+            why = error or f"the store did not take them within {min(self._timeout_s, END_S):g} s."
             rows = sum(call.table.num_rows for call in lost)
             print(
                 f"brokerless: {rows} messages that were enqueued for topic {self.topic!r} are not acknowledged: {why} "
@@ -326,7 +333,7 @@ class Producer:
             # Rows without a key: an exact resend must cut them as the first time, or it loses or repeats them.
             spare = self._turn() if sequence is None else sequence % self.partitions
             parts = split(table, self._key, self.partitions, spare)
-        return Call(table, parts, at=self._clock.monotonic())
+        return Call(table, parts, self, at=self._clock.monotonic())
 
     def _table(self, messages: Messages) -> Table:
         return records.to_table(messages, self.schema, topic=self.topic, produced_at_us=self._clock.time_us())
@@ -335,17 +342,29 @@ class Producer:
         self._next = (self._next + 1) % self.partitions
         return self._next
 
-    def _run(self) -> None:
-        while calls := self._buffer.next_batch(self._clock):
-            defect: BaseException | None = None
-            try:
-                self._commit(calls, None)
-            except BaseException as error:  # the callers must hear of it, and the thread must live on
-                defect = error
-            for call in calls:
-                with contextlib.suppress(BaseException):  # a callback that exits does not end this thread
-                    call.settle(self.topic) if defect is None else call.future.set_exception(defect)
-            self._buffer.done(calls)
+    def _settle(self, calls: Sequence[Call]) -> None:
+        defect: BaseException | None = None
+        try:
+            self._commit(calls, None)
+        except BaseException as error:  # the callers must hear of it, and the thread must live on
+            defect = error
+        for call in calls:
+            with contextlib.suppress(BaseException):  # a callback that exits does not end this thread
+                call.settle(self.topic) if defect is None else call.future.set_exception(defect)
+        self._buffer.done(calls)
+        if unheard := [call for call in calls if call.errors or defect]:
+            self._tell_lost(unheard, defect)
+
+    def _tell_lost(self, calls: Sequence[Call], defect: BaseException | None) -> None:
+        """Name what is lost without anybody hearing of it: the callers have dropped their futures."""
+        rows, why = 0, defect
+        for call in calls:
+            # Two references to a future that only its call holds: that one, and the argument.
+            if not call.future.watched and sys.getrefcount(call.future) <= 2:
+                rows += len(call.failed) or call.table.num_rows
+                why = why or call.errors[0]
+        if rows:
+            print(f"brokerless: {rows} messages for topic {self.topic!r} are not acknowledged: {why}", file=sys.stderr)
 
     def _refuse_callback(self, what: str) -> None:
         if threading.current_thread() is self._sender:
@@ -419,6 +438,20 @@ _open: Final[WeakSet[Producer]] = WeakSet()
 
 @atexit.register
 def _end_all() -> None:
+    end = time.monotonic() + END_S
     for producer in list(_open):
         with contextlib.suppress(Exception):
-            producer._end()
+            producer._end(end - time.monotonic())
+
+
+def _close_lost(buffer: Buffer, opened_in: int) -> None:
+    """End the thread of a producer that was dropped without ``close``; its calls are settled by then."""
+    if not is_copy(opened_in):
+        buffer.close()
+
+
+def _run(buffer: Buffer, clock: Clock) -> None:
+    """Settle calls until the buffer is closed, without holding the producer: its calls do, until they are settled."""
+    while calls := buffer.next_batch(clock):
+        calls[0].owner._settle(calls)
+        del calls

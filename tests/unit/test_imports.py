@@ -53,6 +53,9 @@ ONLY_IN = {
     "aws_lambda_powertools": ("lambdas/",),
     "typer": ("brokerless/cli/",),
     "deltalake": ("brokerless/maintenance/checkpoints.py", "brokerless/spark/"),
+    "pandas": (),
+    "polars": (),
+    "duckdb": (),
     "pyarrow": ("brokerless/spark/", "brokerless/cli/", "glue_jobs/"),
 }
 NOBODY_IMPORTS = ("brokerless.cli", "infra", "lambdas", "benchmarks", "tests")

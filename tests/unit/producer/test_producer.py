@@ -758,9 +758,9 @@ def test_a_buffered_call_cannot_be_cancelled(gate: Gate) -> None:
     producer.close()
 
 
-def test_an_unknown_outcome_is_not_hidden_by_another_partitions_refusal() -> None:
+def test_an_unknown_outcome_is_not_hidden_by_another_partitions_refusal(store: FakeStore) -> None:
     table = to_table([{"n": 1}, {"n": 2}], Schema.parse("n long"), topic="t", produced_at_us=0)
-    call = Call(table, {})
+    call = Call(table, {}, Producer("t", store=store))
     call.fail(ProducerFenced("another one took over"), [0])
     call.fail(CommitUnknown("nobody can say", table="t.1", version=3, commit_id="c"), [1])
     call.settle("t")
