@@ -270,7 +270,7 @@ _GROUPS: Final = (
         "a member that slept asks whether it is alive before it gives out messages",
         "if False:",
         "Who wakes up gives out messages that its successor has given out already.",
-        first=_WITH_GROUP,
+        first=_WITH_GROUP + 200,
     ),
     Mutant(
         "a commit of a partition that was handed over is refused",

@@ -228,9 +228,11 @@ class Observed:
             return
         successor = group.succeeded.get(event.process)
         if successor is None:
+            if 0 < begun < group.held_since:
+                return  # accepted before, and answered late
             if group.holder is not None:
                 group.succeeded[group.holder] = number
-            group.holder = event.process
+            group.holder, group.held_since = event.process, number
         elif begun > successor:
             text = f"{event.process} committed for group {group.name} in {group.partition} after its successor had"
             self._found.add("zombie-write", text, successor, begun, number)

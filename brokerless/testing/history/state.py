@@ -118,6 +118,7 @@ class GroupState:
     committed_by: int = 0
     trying: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)  # call -> (offset, event), if open
     holder: str | None = None
+    held_since: int = 0  # the event of its first commit
     succeeded: dict[str, int] = field(default_factory=dict)  # process -> its successor's first commit
 
 

@@ -230,6 +230,8 @@ def test_a_commit_that_was_on_its_way_at_the_handover_is_no_zombie() -> None:
     late = commit("a", 4, call=2)
     assert check([*old, late[0], *new, late[1]]).ok
     assert check([*old, *new, *late]).found == {"zombie-write": 1}
+    # Not even if it is the first that the earlier owner hears of; its successor is none either.
+    assert check([late[0], *new, late[1], *commit("b", 5, call=2)]).ok
 
 
 def test_who_gets_a_partition_back_may_commit_again() -> None:
