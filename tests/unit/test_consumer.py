@@ -815,12 +815,14 @@ def test_a_damaged_object_behind_the_end_is_not_read(store: FakeStore) -> None:
 
 
 def test_nor_is_one_of_the_commit_that_the_end_cuts(store: FakeStore) -> None:
-    send(store, 1)
+    send(store, 1, 2)
     good = store.objects[f"t/{files(store)[0]}"]
     store.put("t/good.parquet", good)
     store.put("t/bad.parquet", b"damaged")
-    append(store, [Add("good.parquet", len(good), 1, 0), Add("bad.parquet", 7, 1, 0)])
-    assert drain(consumer(store, until="2:1")) == [1, 1]
+    append(store, [Add("good.parquet", len(good), 2, 0), Add("bad.parquet", 7, 1, 0)])
+    reader = consumer(store, until="2:1")
+    assert drain(reader) == [1, 2, 1]
+    assert reader.position() == {("t", 0): Offset(2, 1)}
 
 
 @pytest.mark.parametrize(
