@@ -222,7 +222,7 @@ def _newest(log: DeltaLog, version: int) -> tuple[int, Entry] | None:
     if not entries:
         return None
     last = entries[-1]
-    if len(entries) > PAGE // 2:  # checkpoints are in the page, too
+    if len(entries) > PAGE // 4:  # checkpoints and checksums are in the page, too
         last = _gallop(log, last)
     newest = log.read(last)
     if newest is None:

@@ -100,6 +100,15 @@ def cost(
     readers: Annotated[
         int, typer.Option("--readers", metavar="N", help="Readers of the output.", rich_help_panel=_TABLES)
     ] = _DEFAULT.readers,
+    group_members: Annotated[
+        int,
+        typer.Option(
+            "--group-members",
+            metavar="N",
+            help="Members of consumer groups, for their heartbeats; together they read as one of the --readers.",
+            rich_help_panel=_TABLES,
+        ),
+    ] = _DEFAULT.group_members,
     idle_poll_s: Annotated[
         float,
         typer.Option(
@@ -239,6 +248,7 @@ def cost(
         commits_per_s=commits_per_s,
         source=source,
         readers=readers,
+        group_members=group_members,
         idle_poll_s=idle_poll_s,
         retention_days=retention_days,
         engine=engine,

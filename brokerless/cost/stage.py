@@ -81,6 +81,9 @@ def _requests(workload: Workload, s3: cost.S3Prices) -> list[Item]:
         items.append(request_item("pipeline's polling", {"GET 404": pipeline_polls}, s3))
     items.append(request_item("readers' reading", {"GET": reader_gets}, s3))
     items.append(request_item("readers' polling", {"GET 404": reader_polls}, s3))
+    if workload.group_members:
+        puts, gets = workload.group_requests_per_month
+        items.append(request_item("members of groups", {"PUT": puts, "GET": gets}, s3))
     return items
 
 

@@ -36,6 +36,12 @@ IDLE_POLL_S: Final = 0.25
 PIPELINE_IDLE_POLL_S: Final = 0.25
 """How readers and pipelines poll for the next entry: the constants of the consumer and the Spark source."""
 
+GROUP_HEARTBEAT_S: Final = 3.0
+GROUP_WATCH_S: Final = 1.0
+GROUP_WATCHED: Final = 2
+"""How often a member of a consumer group writes its own object and reads that of the group, and how many others it
+reads at each heartbeat: the defaults of the consumer."""
+
 SHORTEST_GAP: Final = 0.9
 """The shortest of a reader's last eight gaps, as a share of their mean, where one writer keeps a table's rhythm.
 Measured at 10 commits a second: 2.3 polls a commit; this gives 3. With several writers no rhythm is counted on."""
@@ -76,6 +82,8 @@ class Workload:
         commits_per_s: the highest rate of commits of each producer.
         source: the source of messages.
         readers: the number of readers of the output, or of all topics without a pipeline.
+        group_members: the number of members of consumer groups, for what they send besides reading. The members of one
+            group share the partitions, so together they count as one of the readers.
         idle_poll_s: the longest time between two polls of a reader.
         retention_days: how long messages are retained, in input and output.
         engine: the service that runs the pipeline.
@@ -104,6 +112,7 @@ class Workload:
     commits_per_s: float = 1 / LINGER_S
     source: Source = "library"
     readers: int = 1
+    group_members: int = 0
     idle_poll_s: float = IDLE_POLL_S
     retention_days: float = 7.0
     engine: Engine = "glue"
@@ -124,6 +133,7 @@ class Workload:
         for name in ("topics", "partitions", "producers"):
             self._check(name, least=1, most=1e6)
         self._check("readers", least=0, most=1e6)
+        self._check("group_members", least=0, most=1e6)
         self._check("commits_per_s", least=1e-6, most=1e6)
         self._check("idle_poll_s", least=POLL_S, most=86_400)
         self._check("retention_days", least=0, most=36_500)
@@ -229,6 +239,12 @@ class Workload:
         commits_in, commits_out = self.commits_per_month
         read = commits_out if self.hops > 1 else commits_in
         return 2 * commits_in if self.hops > 1 else 0.0, 2 * read * self.readers
+
+    @property
+    def group_requests_per_month(self) -> tuple[float, float]:
+        """The PUTs and the GETs a month with which the members of groups share the partitions."""
+        beats = self.group_members * SECONDS_PER_MONTH / GROUP_HEARTBEAT_S
+        return beats, self.group_members * SECONDS_PER_MONTH / GROUP_WATCH_S + GROUP_WATCHED * beats
 
     @property
     def polls_per_month(self) -> tuple[float, float]:

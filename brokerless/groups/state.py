@@ -289,7 +289,16 @@ def group_path(group: str) -> str:
     Raises:
         ConfigError: a group cannot have this name.
     """
-    return f"{FOLDER}/{check_group(group)}/group.json"
+    return f"{group_folder(group)}/group.json"
+
+
+def group_folder(group: str) -> str:
+    """Return the folder of a group's objects, which all its members read and write.
+
+    Raises:
+        ConfigError: a group cannot have this name.
+    """
+    return f"{FOLDER}/{check_group(group)}"
 
 
 def member_path(group: str, member: str) -> str:

@@ -32,6 +32,7 @@ from brokerless.log.entries import PARTITIONS_KEY
 from brokerless.log.log import DeltaLog
 from brokerless.maintenance.compaction import Compaction
 from brokerless.maintenance.garbage import GarbageCollection
+from brokerless.maintenance.groups import remove_members
 from brokerless.maintenance.log_cleanup import LogCleanup
 from brokerless.maintenance.log_end import FindEnd
 from brokerless.maintenance.retention import Retention
@@ -160,7 +161,8 @@ class Maintainer:
         """
         tables = self._tables()
         time = self._ask_time() if tables else StoreTime(0.0, 0.0)
-        return [self._maintain(table, time, collect_garbage=collect_garbage) for table in tables]
+        reports = [self._maintain(table, time, collect_garbage=collect_garbage) for table in tables]
+        return reports + (self._groups(time) if tables and collect_garbage else [])
 
     def run_round(self, *, until_s: float = math.inf, garbage_every_s: float = GARBAGE_EVERY_S) -> Iterator[Report]:
         """Continue the round over all tables where the last call stopped, and yield each table's report.
@@ -196,6 +198,13 @@ class Maintainer:
                 break
         if len(rest) > 1:
             self._save_round(position)
+        if position.collect_garbage and position.after == tables[-1]:
+            yield from self._groups(time)
+
+    def _groups(self, time: StoreTime) -> list[Report]:
+        """Remove what members of groups left, unless only some topics are maintained."""
+        report = None if self._topics is not None else remove_members(self._store, self._clock, time.now_s)
+        return [] if report is None else [report]
 
     def _load_round(self) -> _Round:
         try:

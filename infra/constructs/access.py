@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import aws_cdk as cdk
 from aws_cdk import aws_iam as iam
 
+from brokerless.groups.state import group_folder
 from brokerless.schema import dead_letters, partition_table
 from infra.checks import acknowledge_resources
 from infra.constructs.storage import STATE, TOPICS
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _READ: Final = ("s3:GetObject",)
 _APPEND: Final = ("s3:AbortMultipartUpload", "s3:GetObject", "s3:PutObject")
+_JOIN: Final = ("s3:GetObject", "s3:PutObject")
 _REMOVE: Final = ("s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:PutObject")
 _MOST_LISTED: Final = 10
 
@@ -57,6 +59,12 @@ def allow_reading(role: iam.Role, storage: Storage, tables: Iterable[str]) -> No
 def allow_appending(role: iam.Role, storage: Storage, tables: Iterable[str]) -> None:
     """Allow a role to commit to these tables, which includes reading. Only maintenance may remove objects."""
     _allow(role, storage, tables, _APPEND)
+
+
+def allow_group(role: iam.Role, storage: Storage, group: str) -> None:
+    """Allow a role to be a member of a consumer group. It must be able to read the topics, too (``allow_reading``)."""
+    why = "The group's object and one a member; the names of members are drawn when they join."
+    _allow_prefixes(role, storage, [f"{TOPICS}/{group_folder(group)}"], _JOIN, why)
 
 
 def allow_maintaining(role: iam.Role, storage: Storage) -> None:

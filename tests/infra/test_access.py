@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
+import aws_cdk as cdk
 import pytest
+from aws_cdk import aws_iam as iam
+from aws_cdk.assertions import Template
 
+from brokerless.errors import ConfigError
+from brokerless.groups.state import FOLDER
 from infra.config import TopicConfig
-from infra.constructs.access import topic_tables
+from infra.constructs.access import allow_group, topic_tables
+from infra.constructs.storage import TOPICS
 from tests.infra.templates import ACCOUNT, REGION, allowed, data, statements, text, texts
 
 if TYPE_CHECKING:
@@ -152,3 +159,17 @@ def test_the_key_is_used_through_a_service_only(prod: Synthesised) -> None:
         assert text(one["Condition"]["StringEquals"]["kms:ViaService"]).endswith(f".{REGION}.amazonaws.com")
     # The CDK's own: a queue's consumer decrypts its messages.
     assert {action for one in found if "Condition" not in one for action in texts(one["Action"])} <= {"kms:Decrypt"}
+
+
+def test_a_member_of_a_group_reaches_the_objects_of_that_group_only() -> None:
+    stack = cdk.Stack(cdk.App(), "S")
+    role = iam.Role(stack, "Role", assumed_by=iam.AccountRootPrincipal())
+    storage = SimpleNamespace(data_arn="arn:aws:s3:::data", key=None)
+    allow_group(role, storage, "billing")  # type: ignore[arg-type]
+    (policy,) = Template.from_stack(stack).find_resources("AWS::IAM::Policy").values()
+    objects, listing = policy["Properties"]["PolicyDocument"]["Statement"]
+    assert objects["Action"] == ["s3:GetObject", "s3:PutObject"]
+    assert objects["Resource"] == f"arn:aws:s3:::data/{TOPICS}/{FOLDER}/billing/*"
+    assert listing["Condition"]["StringLike"]["s3:prefix"] == [f"{TOPICS}/{FOLDER}/billing/*"]
+    with pytest.raises(ConfigError):
+        allow_group(role, storage, "*")  # type: ignore[arg-type]

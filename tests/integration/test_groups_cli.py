@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from http.client import HTTPConnection
 from typing import TYPE_CHECKING
 from unittest.mock import ANY
 
@@ -110,3 +117,23 @@ def _lines(cli: Cli, *more: str) -> list[str]:
     result = cli("tail", "clicks", *more)
     assert result.exit_code == 0, result.output
     return result.stdout.splitlines()
+
+
+def test_prometheus_reads_the_lag_of_all_groups(cli: Cli) -> None:
+    sent(cli)
+    assert len(_lines(cli, "--group", "billing", "--once", "--max", "4")) == 4
+    command = [sys.executable, "-m", "brokerless.cli", "lag", "--prometheus", "0"]
+    env = {**os.environ, **cli.settings.to_environ()}
+    with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            found = re.search(r"127\.0\.0\.1:(\d+)/metrics", process.stderr.readline())
+            assert found is not None
+            with contextlib.closing(HTTPConnection("127.0.0.1", int(found[1]), timeout=10)) as connection:
+                connection.request("GET", "/metrics")
+                text = connection.getresponse().read().decode()
+            values = re.findall(r'^brokerless_group_lag_messages\{group="billing".*\} (\d+)$', text, re.MULTILINE)
+            assert sum(map(int, values)) == 2
+        finally:
+            process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0

@@ -806,6 +806,17 @@ def test_a_damaged_object_behind_the_end_is_not_read(store: FakeStore) -> None:
     assert drain(consumer(store, until="2:0")) == [1]
 
 
+def test_nor_is_one_of_the_commit_that_the_end_cuts(store: FakeStore) -> None:
+    send(store, 1, 2)
+    good = store.objects[f"t/{files(store)[0]}"]
+    store.put("t/good.parquet", good)
+    store.put("t/bad.parquet", b"damaged")
+    append(store, [Add("good.parquet", len(good), 2, 0), Add("bad.parquet", 7, 1, 0)])
+    reader = consumer(store, until="2:1")
+    assert drain(reader) == [1, 2, 1]
+    assert reader.position() == {("t", 0): Offset(2, 1)}
+
+
 @pytest.mark.parametrize(
     ("more", "error", "text"),
     [

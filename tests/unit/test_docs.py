@@ -247,6 +247,20 @@ def test_the_examples_of_the_concepts_run(here: Settings, capsys: pytest.Capture
     assert "/docs/api" in shown
 
 
+def test_the_examples_of_groups_run(here: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {}
+    run_block(python_blocks("README.md")[0], names)
+    capsys.readouterr()
+    first, second = python_blocks("docs/groups.md")
+    run_block(first, names)
+    assert "clicks" in capsys.readouterr().out
+    run_block(second, names)
+    committed, seconds, moves = capsys.readouterr().out.splitlines()
+    assert "Offset(version=2, index=0)" in committed
+    assert float(seconds) >= 0
+    assert "Offset(version=1, index=0)" in moves
+
+
 def test_the_examples_of_operations_run(here: Settings) -> None:
     store = open_store(here)
     schema = Schema.parse("date string, message string")

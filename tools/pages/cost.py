@@ -240,6 +240,7 @@ def _knobs() -> str:
         ("`--engine emr-serverless`", replace(work, engine="emr-serverless")),
         ("`--producers 10`", replace(work, producers=10)),
         ("`--readers 10`", replace(work, readers=10)),
+        ("`--group-members 3`: a consumer group of three", replace(work, group_members=3)),
         ("`--partitions 10`", replace(work, partitions=10)),
         ("`--source url`: each commit a run of the ingest function", replace(work, source="url")),
         ("`--idle-poll-s 0.01`, idle", replace(work, messages_per_s=0, idle_poll_s=0.01)),
@@ -311,6 +312,10 @@ commits may, each message has a commit.
 def _model() -> str:
     flowing, slow = workload.polls_per_s(10, 0.25), workload.polls_per_s(1, 0.25)
     none, pipeline = workload.polls_per_s(0, 0.25), workload.polls_per_s(0, workload.PIPELINE_IDLE_POLL_S)
+    puts, gets = Workload(group_members=1).group_requests_per_month
+    member_usd = requests_usd({"PUT": puts, "GET": gets})
+    rarer = workload.GROUP_HEARTBEAT_S / 10
+    slow_usd = requests_usd({"PUT": puts * rarer, "GET": gets - workload.GROUP_WATCHED * puts * (1 - rarer)})
     return f"""\
 ## The model
 
@@ -327,6 +332,10 @@ def _model() -> str:
   `--idle-poll-s`. For each partition that makes {flowing:.0f} requests a second at ten commits a second, {slow:.0f} at
   one, {none:.1f} at none; a pipeline sends {pipeline:.1f} at none. With several producers of one partition no rhythm is
   counted on.
+- **A member of a consumer group** writes its object each {workload.GROUP_HEARTBEAT_S:g} s, and reads the group's each
+  {workload.GROUP_WATCH_S:g} s and those of {workload.GROUP_WATCHED} others with each heartbeat: {puts / 1e6:.2f} M PUTs
+  and {gets / 1e6:.2f} M GETs a month, {member_usd:.2f} USD (`--group-members`), whatever the number of messages. With
+  `heartbeat_s=10` it is {slow_usd:.2f} USD.
 - **Storage** is the messages as they are, in the input and in the output, and
   {workload.COMMIT_OVERHEAD_BYTES:,} bytes a commit, for `--retention-days`. Nothing is taken to be compressed.
   Maintenance removes log entries and orphans, not messages: to keep messages for so long is up to you.

@@ -36,6 +36,7 @@ from brokerless.cost.estimate import ALTERNATIVES, Estimate, claims, crossings, 
 from brokerless.cost.prices import Price, Prices, load, parse, published
 from brokerless.cost.workload import Workload, polls_per_s
 from brokerless.errors import ConfigError
+from brokerless.groups import membership
 from brokerless.log import tail
 from brokerless.maintenance import maintainer as maintenance
 from brokerless.producer import producer
@@ -495,6 +496,18 @@ BARE = Workload(canary=False, monitoring=False, kms=False)
 def items(made: Estimate) -> dict[str, float]:
     assert len({item.name for item in made.bill.items}) == len(made.bill.items)
     return made.bill.to_dict()
+
+
+def test_members_of_groups_cost_heartbeats_and_looks() -> None:
+    assert (workload.GROUP_HEARTBEAT_S, workload.GROUP_WATCH_S, workload.GROUP_WATCHED) == (
+        membership.HEARTBEAT_S,
+        membership.WATCH_S,
+        membership._WATCHED,
+    )
+    found = items(estimate.brokerless(replace(BARE, group_members=3)))
+    puts, gets = MONTH_S / 3, MONTH_S + 2 * MONTH_S / 3
+    assert found["members of groups"] == pytest.approx(3 * (puts * 5 + gets * 0.4) / 1e6)
+    assert "members of groups" not in items(estimate.brokerless(BARE))
 
 
 def test_brokerless_by_item() -> None:

@@ -111,6 +111,15 @@ def test_of_a_topic_that_was_created_again_nothing_was_read(store: FakeStore, cl
     assert describe_group(store, "g", clock=clock).partitions[0].lag.messages == 7
 
 
+def test_nor_of_one_that_was_made_again_by_hand(store: FakeStore, clock: FakeClock) -> None:
+    left(store, Offset(3))
+    store.delete([path for path in store.objects if path.startswith(("t/", "t.1/"))])
+    create_topic(store, "t", Schema.parse("n long"), partitions=2, clock=clock)
+    for _ in range(4):
+        send(store, 1)
+    assert describe_group(store, "g", clock=clock).partitions[0].lag.messages == 4
+
+
 @pytest.mark.parametrize("call", [describe_group, delete_group, lambda s, n, **k: reset_group(s, n, to="latest", **k)])
 def test_an_unknown_group_is_an_error(store: FakeStore, clock: FakeClock, call: Callable[..., object]) -> None:
     with pytest.raises(GroupNotFound, match="'brokerless groups list'"):
@@ -252,6 +261,24 @@ def test_a_member_that_joins_while_the_dead_are_removed_refuses(store: FakeStore
     clock.on_sleep = None
     for consumer in (dead, *joined):
         consumer.close()
+
+
+def test_a_member_that_joins_at_the_last_moment_refuses(store: FakeStore, clock: FakeClock) -> None:
+    left(store, Offset(3))
+    joined: list[Consumer] = []
+    reads: list[str] = []
+
+    def join(path: str) -> None:
+        reads.append(path)
+        if reads.count(group_path("g")) >= 2 and "_delta_log" in path and not joined:
+            store.on_get = None
+            joined.append(member(store))
+
+    store.on_get = join
+    with pytest.raises(GroupActive):
+        reset_group(store, "g", to="earliest", clock=clock)
+    assert offsets(store)[0] == Offset(3)
+    joined[0].close()
 
 
 # Deletions
