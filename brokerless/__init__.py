@@ -19,15 +19,18 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from brokerless.bucket import create_bucket
     from brokerless.client import Client
     from brokerless.consumer import Batch, Consumer
+    from brokerless.groups.admin import Group
+    from brokerless.lag import Lag
     from brokerless.log.log import DeltaLog
     from brokerless.offsets import Ack, Offset
     from brokerless.producer.producer import Producer
     from brokerless.schema import Column, Schema
     from brokerless.settings import Settings
     from brokerless.spark.pipeline import Pipeline
-    from brokerless.store import Store, create_bucket, open_store
+    from brokerless.store import Store, open_store
     from brokerless.topics import Topic, create_topic, delete_topic, describe_topic, list_topics
 
 __all__ = [
@@ -37,6 +40,8 @@ __all__ = [
     "Column",
     "Consumer",
     "DeltaLog",
+    "Group",
+    "Lag",
     "Offset",
     "Pipeline",
     "Producer",
@@ -60,6 +65,8 @@ _HOME = {
     "Column": "schema",
     "Consumer": "consumer",
     "DeltaLog": "log.log",
+    "Group": "groups.admin",
+    "Lag": "lag",
     "Offset": "offsets",
     "Pipeline": "spark.pipeline",
     "Producer": "producer.producer",
@@ -67,7 +74,7 @@ _HOME = {
     "Settings": "settings",
     "Store": "store",
     "Topic": "topics",
-    "create_bucket": "store",
+    "create_bucket": "bucket",
     "create_topic": "topics",
     "delete_topic": "topics",
     "describe_topic": "topics",

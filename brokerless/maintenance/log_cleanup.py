@@ -56,17 +56,10 @@ class LogCleanup(TableStep):
             return
         now_s = work.time.now_s
         folder = f"{log.table}/_delta_log"
-        settled = -1
-        # First the checkpoint that the hint names: on a quiet topic it is the only one.
-        for version, info in self._versioned(folder, after=f"{folder}/{hint:020d}"):
-            if version != hint:
-                break
-            if ".checkpoint." in info.path and now_s - info.modified_s >= self._limits.settle_s:
-                settled = hint
+        settled = hint if self._is_settled(log, hint, now_s) else -1
         retention_s = self._limits.log_retention_s
-        # Where a topic has limits of its own, these decide what stays: ``Retention`` has moved its start.
-        properties = log.state.metadata.configuration
-        start = log.state.txns.get(START_TXN, 0) if any(key in properties for key in RETENTION_KEYS) else None
+        # Where a topic has limits of its own, these decide what stays.
+        start = _start(log) if work.rewrites else None
         if start is not None:
             retention_s = MIN_LOG_RETENTION_S if self._limits.settle_s > 0 else 0.0
         old: list[tuple[int, ObjectInfo]] = []
@@ -77,6 +70,8 @@ class LogCleanup(TableStep):
             if version >= hint or (start is not None and version >= start) or now_s - info.modified_s < retention_s:
                 break
             old.append((version, info))
+        if old and start is None and (start := _start(log)) is not None:
+            old = [(version, info) for version, info in old if version < start]
         while True:
             expired = list(takewhile(lambda found: now_s - found[1].modified_s >= retention_s, old))  # noqa: B023
             # A checkpoint that is older than the retention has settled too.
@@ -96,6 +91,20 @@ class LogCleanup(TableStep):
             self._store.delete([info.path for info in batch])
             work.report.entries_removed += sum(bool(ENTRY.fullmatch(info.path)) for info in batch)
             work.report.bytes_removed += sum(info.size for info in batch)
+
+    def _is_settled(self, log: DeltaLog, hint: int, now_s: float) -> bool:
+        """Whether the checkpoint that the hint names is old enough: on a quiet topic it is the only one."""
+        folder = f"{log.table}/_delta_log"
+        found = takewhile(lambda one: one[0] == hint, self._versioned(folder, after=f"{folder}/{hint:020d}"))
+        ages = [now_s - info.modified_s for _, info in found if ".checkpoint." in info.path]
+        return any(age_s >= self._limits.settle_s for age_s in ages)
+
+
+def _start(log: DeltaLog) -> int | None:
+    """Return the first entry that the topic's limits have left; None if it has no limits."""
+    state = log.state
+    limited = any(key in state.metadata.configuration for key in RETENTION_KEYS)
+    return state.txns.get(START_TXN, 0) if limited else None
 
 
 def _next_entry(log: DeltaLog, last: int | None, version: int, info: ObjectInfo, *, alone: bool) -> int | None:

@@ -35,6 +35,8 @@ class Retention(TableStep):
 
     def expire(self, log: DeltaLog, end: LogEnd, work: Work) -> None:
         """Remove the messages that are beyond one of the topic's limits."""
+        if not work.rewrites:
+            return
         properties = log.state.metadata.configuration
         if PARTITIONS_KEY not in properties or not any(key in properties for key in RETENTION_KEYS):
             return

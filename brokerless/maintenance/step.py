@@ -134,6 +134,12 @@ class Work:
     until_s: float
     time: StoreTime
     report: Report
+    collect_garbage: bool = True
+
+    @property
+    def rewrites(self) -> bool:
+        """Whether it is time to look at the table itself: once a checkpoint's worth of commits has come, and daily."""
+        return self.collect_garbage or self.report.checkpoint is not None
 
 
 class TableStep:
