@@ -1,4 +1,4 @@
-"""Producers: messages in, acknowledgements with offsets out.
+"""Producers: messages in, acknowledgements with offsets out; one file, because its calls share a buffer and a schema.
 
 An acknowledgement means: committed. What is not acknowledged is named row by row in ``DeliveryFailed``. One commit is
 one Parquet object and one log entry, in this order: a crash between the two leaves an object that maintenance removes.
