@@ -18,12 +18,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from brokerless.bucket import create_bucket
 from brokerless.errors import BrokerlessError
 from brokerless.local.server import start_minio
 from brokerless.producer.producer import Producer
 from brokerless.schema import Schema
 from brokerless.settings import Settings
-from brokerless.store import create_bucket, open_store
+from brokerless.store import open_store
 from brokerless.topics import create_topic
 
 DEADLINE_S = 30.0

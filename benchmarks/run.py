@@ -23,10 +23,11 @@ from benchmarks.peers import load
 from benchmarks.peers.base import ROLES, PeerError, Site
 from benchmarks.result import Result
 from benchmarks.watch import Watch, table_figures
+from brokerless.bucket import create_bucket
 from brokerless.cost import bill as cost
 from brokerless.local.server import minio_server, start_embedded
 from brokerless.settings import Settings
-from brokerless.store import create_bucket, open_store
+from brokerless.store import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -19,6 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from brokerless.bucket import create_bucket
     from brokerless.client import Client
     from brokerless.consumer import Batch, Consumer, Message
     from brokerless.errors import (
@@ -57,13 +58,15 @@ if TYPE_CHECKING:
         UnsupportedTable,
         UsageError,
     )
+    from brokerless.groups.admin import Group
+    from brokerless.lag import Lag
     from brokerless.log.log import DeltaLog
     from brokerless.offsets import Ack, Offset
     from brokerless.producer.producer import Producer
     from brokerless.schema import Column, Schema
     from brokerless.settings import Settings
     from brokerless.spark.pipeline import Pipeline
-    from brokerless.store import Store, create_bucket, open_store
+    from brokerless.store import Store, open_store
     from brokerless.topics import Topic, create_topic, delete_topic, describe_topic, list_topics
 
 __all__ = [
@@ -83,10 +86,12 @@ __all__ = [
     "DeliveryFailed",
     "DeltaLog",
     "Fenced",
+    "Group",
     "GroupActive",
     "GroupDamaged",
     "GroupError",
     "GroupNotFound",
+    "Lag",
     "LogDamaged",
     "LogIncomplete",
     "MemberFenced",
@@ -131,6 +136,8 @@ _HOME = {
     "Column": "schema",
     "Consumer": "consumer",
     "DeltaLog": "log.log",
+    "Group": "groups.admin",
+    "Lag": "lag",
     "Message": "consumer",
     "Offset": "offsets",
     "Pipeline": "spark.pipeline",
@@ -139,7 +146,7 @@ _HOME = {
     "Settings": "settings",
     "Store": "store",
     "Topic": "topics",
-    "create_bucket": "store",
+    "create_bucket": "bucket",
     "create_topic": "topics",
     "delete_topic": "topics",
     "describe_topic": "topics",

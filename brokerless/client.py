@@ -18,6 +18,10 @@ from brokerless.consumer import Consumer
 from brokerless.errors import ConfigError
 from brokerless.export.topic import export_topic
 from brokerless.forks import is_copy
+from brokerless.groups.admin import delete_group, describe_group, list_groups, reset_group
+from brokerless.groups.membership import HEARTBEAT_S
+from brokerless.groups.subscription import MAX_POLL_INTERVAL_S
+from brokerless.lag import lag_of
 from brokerless.log.log import DEADLINE_S
 from brokerless.producer.producer import Producer
 from brokerless.schema import Schema
@@ -33,7 +37,10 @@ if TYPE_CHECKING:
 
     from brokerless.consumer import Batch
     from brokerless.export.topic import Exported
-    from brokerless.offsets import SavedPosition, Start
+    from brokerless.groups.admin import Group, GroupSummary, ResetPartition
+    from brokerless.groups.assignment import Strategy
+    from brokerless.lag import Lag
+    from brokerless.offsets import SavedPosition, Shift, Start
     from brokerless.store import Store
     from brokerless.topics import Topic
 
@@ -134,6 +141,41 @@ class Client:
         """
         delete_topic(self.store, name, clock=self._clock)
 
+    def groups(self) -> list[GroupSummary]:
+        """Return all consumer groups below the root, by name."""
+        return list_groups(self.store, clock=self._clock)
+
+    def group(self, name: str) -> Group:
+        """Return a consumer group as it is now: its members, and by partition the owner, the offset and the lag.
+
+        Raises:
+            GroupNotFound: there is none.
+        """
+        return describe_group(self.store, name, clock=self._clock)
+
+    def lag(self, name: str) -> Lag:
+        """Return how far a consumer group or a pipeline is behind, in messages and seconds, by partition.
+
+        Raises:
+            GroupNotFound: there is neither a group nor a pipeline of this name.
+        """
+        return lag_of(self.store, name, clock=self._clock)
+
+    def reset_group(
+        self, name: str, *, to: Start | Shift, topics: Sequence[str] | None = None, dry_run: bool = False
+    ) -> list[ResetPartition]:
+        """Move a group's committed offsets; arguments and errors are those of ``reset_group``."""
+        return reset_group(self.store, name, to=to, topics=topics, dry_run=dry_run, clock=self._clock)
+
+    def delete_group(self, name: str) -> None:
+        """Delete a group that has no members which are alive, and its offsets.
+
+        Raises:
+            GroupNotFound: there is none.
+            GroupActive: a member is alive.
+        """
+        delete_group(self.store, name, clock=self._clock)
+
     def producer(
         self,
         topic: str | Topic,
@@ -169,19 +211,35 @@ class Client:
         topics: str | Topic | Sequence[str | Topic],
         *,
         start: Start = "latest",
+        until: Start | None = None,
         partitions: Sequence[int] | None = None,
         idle_poll_max_s: float = 0.25,
         batch_bytes: int = 64 * 2**20,
         accept_rewrites: bool = False,
+        group: str | None = None,
+        auto_commit: bool = True,
+        instance: str | None = None,
+        strategy: Strategy = "cooperative-sticky",
+        heartbeat_s: float = HEARTBEAT_S,
+        session_s: float | None = None,
+        max_poll_interval_s: float = MAX_POLL_INTERVAL_S,
     ) -> Consumer:
         """Open a consumer of one or several topics; arguments and errors are those of ``Consumer``."""
         consumer = Consumer(
             topics,
             start=start,
+            until=until,
             partitions=partitions,
             idle_poll_max_s=idle_poll_max_s,
             batch_bytes=batch_bytes,
             accept_rewrites=accept_rewrites,
+            group=group,
+            auto_commit=auto_commit,
+            instance=instance,
+            strategy=strategy,
+            heartbeat_s=heartbeat_s,
+            session_s=session_s,
+            max_poll_interval_s=max_poll_interval_s,
             store=self.store,
             clock=self._clock,
         )
@@ -194,6 +252,7 @@ class Client:
         path: Path,
         *,
         start: Start | SavedPosition = "beginning",
+        until: Start | None = None,
         once: bool = False,
         expect: int | None = None,
         timeout_s: float | None = None,
@@ -208,6 +267,7 @@ class Client:
             path,
             store=self.store,
             start=start,
+            until=until,
             once=once,
             expect=expect,
             timeout_s=timeout_s,

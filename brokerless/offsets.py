@@ -6,12 +6,14 @@ It is printed as ``12:3``. Offsets order the messages of one partition; between 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, time, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from brokerless.clock import SYSTEM, Clock
 from brokerless.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -43,39 +45,77 @@ class Offset:
         return cls(int(match[1]), int(match[2]))
 
 
-Start = Literal["beginning", "latest"] | Offset | datetime
-"""The position at which a reader begins: the oldest retained message, new messages, an offset (included) or a time."""
+Start = str | Offset | datetime
+"""A position at which a reader begins or ends: an offset, a time with a zone, or text (``parse_start``)."""
+
+START_HELP: Final = (
+    "beginning (or earliest), latest, an offset such as 12:3 (for all partitions), a time with a UTC offset such as "
+    "2026-11-21T09:00:00+00:00, a date (midnight UTC), today, yesterday, or how long ago: 30m, 1h, 7d"
+)
+"""What ``parse_start`` accepts, for the help of commands."""
+
+_AGO: Final = re.compile(r"([0-9]{1,9})([smhdw])")
+_SHIFT: Final = re.compile(r"[+-][0-9]{1,18}")
+_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_DAYS: Final = {"today": 0, "yesterday": 1}
 
 
-def parse_start(text: str) -> Start:
-    """Parse ``beginning``, ``latest``, an offset such as ``12:3``, or an ISO 8601 time with a UTC offset.
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """A position relative to the committed one: so many messages later, or earlier if negative."""
+
+    messages: int
+
+
+def parse_start(text: str, clock: Clock = SYSTEM) -> Literal["beginning", "latest"] | Offset | datetime:
+    """Parse a position, in Python as in the shell.
+
+    Accepted are ``beginning`` or ``earliest``, ``latest``, an offset such as ``12:3``, an ISO 8601 time with a UTC
+    offset, a date (midnight UTC), ``today``, ``yesterday``, or how long ago: ``90s``, ``30m``, ``1h``, ``7d``, ``2w``.
 
     Raises:
         ConfigError: the text is none of these, or a time without a UTC offset.
     """
-    if text == "beginning":
+    if text in ("beginning", "earliest"):
         return "beginning"
     if text == "latest":
         return "latest"
     if _OFFSET.fullmatch(text):
         return Offset.parse(text)
+    now = datetime.fromtimestamp(clock.time_us() / 1e6, UTC)
     try:
-        instant = datetime.fromisoformat(text)
-    except ValueError:
-        raise ConfigError(
-            f"{text!r} is not a start position; use beginning, latest, an offset such as 12:3, "
-            "or a time such as 2026-11-21T09:00:00+00:00."
-        ) from None
-    if instant.tzinfo is None:
-        # Not the text with "+00:00" appended: for a date alone, that would not be a valid time.
-        in_utc = instant.replace(tzinfo=UTC).isoformat()
-        raise ConfigError(f"The time {text!r} has no UTC offset; write {in_utc} or another UTC offset.")
-    try:
+        if ago := _AGO.fullmatch(text):
+            return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        if text in _DAYS:
+            return datetime.combine(now.date() - timedelta(days=_DAYS[text]), time(), UTC)
+        instant = _instant(text)
         return instant.astimezone(UTC)
     except OverflowError:
         raise ConfigError(
             f"The time {text!r} is outside the years 1 to 9999 in UTC; use beginning or latest."
         ) from None
+
+
+def _instant(text: str) -> datetime:
+    with contextlib.suppress(ValueError):
+        return datetime.combine(date.fromisoformat(text), time(), UTC)
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(f"{text[:100]!r} is not a position; use {START_HELP}.") from None
+    if instant.tzinfo is None:
+        in_utc = instant.replace(tzinfo=UTC).isoformat()
+        raise ConfigError(f"The time {text!r} has no UTC offset; write {in_utc} or another UTC offset.")
+    return instant
+
+
+def parse_reset(text: str, clock: Clock = SYSTEM) -> Start | Shift:
+    """Parse where a group is reset to: a position (``parse_start``), or ``+100`` and ``-100`` messages.
+
+    Raises:
+        ConfigError: the text is neither.
+    """
+    return Shift(int(text)) if _SHIFT.fullmatch(text) else parse_start(text, clock)
 
 
 @dataclass(frozen=True, slots=True)

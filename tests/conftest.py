@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from brokerless.bucket import create_bucket
 from brokerless.settings import Settings
-from brokerless.store import create_bucket
 from tests.support.fakes import FakeClock
 
 if TYPE_CHECKING:

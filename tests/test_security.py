@@ -25,6 +25,7 @@ import pytest
 from arro3.core import Table
 
 from brokerless import store
+from brokerless.bucket import create_bucket
 from brokerless.columns import records
 from brokerless.columns.footer import check_footer, row_count
 from brokerless.columns.text import RowReader
@@ -41,7 +42,7 @@ from brokerless.maintenance.maintainer import Maintainer
 from brokerless.producer.producer import Producer
 from brokerless.schema import Schema, check_name, is_table, split_table
 from brokerless.settings import Settings, check_root
-from brokerless.store import create_bucket, open_store
+from brokerless.store import open_store
 from brokerless.topics import create_topic, list_topics
 from brokerless.verify.table import verify_table
 from tests.support.cli import Cli, assert_refused

@@ -11,11 +11,25 @@ if TYPE_CHECKING:
 
 def application() -> typer.Typer:
     """The command with all its verbs."""
-    from brokerless.cli import app, cost, doctor, jobs, messages, new, server, topics, verify
+    from brokerless.cli import (
+        app,
+        cost,
+        demo,
+        doctor,
+        groups,
+        lag,
+        maintain,
+        messages,
+        new,
+        run,
+        server,
+        topics,
+        verify,
+    )
 
     if not app.app.registered_commands:
         # The order here is the order in the help.
-        for module in (server, topics, messages, new, jobs, cost, verify, doctor):
+        for module in (server, topics, groups, messages, lag, new, run, demo, maintain, cost, verify, doctor):
             module.register(app.app)
     return app.app
 

@@ -124,7 +124,7 @@ def forget(
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove messages that must not be kept, such as a user's who asks to be forgotten.
+    """Remove messages that must not stay, such as a user's who asks to be forgotten.
 
     The other messages stay, with their offsets, and no reader gets them again. Other engines do not see the removed
     ones any more; the objects that held them go when the topic's retention (7 days by default) is over.

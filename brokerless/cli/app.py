@@ -6,6 +6,7 @@ exit  meaning
 0     success
 1     it failed after it began: unacknowledged messages, missing rows, a store that failed meanwhile, a failed check
 2     it could not begin: invalid input or settings, or a store that does not answer, refuses, or lacks the bucket
+3     ``lag --max-seconds``: a group or pipeline is further behind
 130   interrupted with Ctrl-C
 ====  =====================================================================================================
 
@@ -102,7 +103,7 @@ def connect(settings: Settings, *, create: bool = False) -> ObstoreStore:
     if settings.profile != "aws" and settings.endpoint:
         check_listening(settings.endpoint)
         if create:
-            from brokerless.store import create_bucket
+            from brokerless.bucket import create_bucket
 
             create_bucket(settings)
     return open_store(settings)

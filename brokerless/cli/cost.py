@@ -12,7 +12,7 @@ from brokerless.cli.app import JsonOption, ProfileOption, RootOption, common, ex
 from brokerless.cli.output import print_json, print_table
 from brokerless.clock import duration_s
 from brokerless.cost.bill import StorageClass  # likewise
-from brokerless.cost.workload import BATCHES_PER_S, EXECUTOR_MESSAGES_PER_S, Door, Engine, Workload
+from brokerless.cost.workload import BATCHES_PER_S, EXECUTOR_MESSAGES_PER_S, Engine, Source, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +35,7 @@ def register(app: typer.Typer) -> None:
             "brokerless cost",
             "brokerless cost --messages-per-s 10000 --message-bytes 500 --commits-per-s 1",
             "brokerless cost --messages-per-s 0   (the cost while idle)",
-            "brokerless cost --messages-per-s 200 --hours-per-day 8 --door url --engine emr-serverless",
+            "brokerless cost --messages-per-s 200 --hours-per-day 8 --source url --engine emr-serverless",
             "brokerless cost --engine own --commits-per-s 50 --commit-interval 20ms   (fast real-time mode)",
             "brokerless cost --engine none --readers 3 --idle-poll-s 0.01   (no pipeline, readers that poll often)",
             "brokerless cost --storage-class express --details",
@@ -89,14 +89,14 @@ def cost(
             rich_help_panel=_TABLES,
         ),
     ] = _DEFAULT.commits_per_s,
-    door: Annotated[
-        Door,
+    source: Annotated[
+        Source,
         typer.Option(
-            "--door",
+            "--source",
             help="The source of messages: producers with the library, or the ingest function with one run per commit.",
             rich_help_panel=_TABLES,
         ),
-    ] = _DEFAULT.door,
+    ] = _DEFAULT.source,
     readers: Annotated[
         int, typer.Option("--readers", metavar="N", help="Readers of the output.", rich_help_panel=_TABLES)
     ] = _DEFAULT.readers,
@@ -178,15 +178,15 @@ def cost(
             rich_help_panel=_STAGE,
         ),
     ] = _DEFAULT.canary,
-    sweep_every_h: Annotated[
+    clean_up_every_h: Annotated[
         float,
         typer.Option(
-            "--sweep-every-h",
+            "--clean-up-every-h",
             metavar="HOURS",
             help="Hours between two searches of maintenance for orphaned objects, which list all objects.",
             rich_help_panel=_STAGE,
         ),
-    ] = _DEFAULT.sweep_every_h,
+    ] = _DEFAULT.clean_up_every_h,
     packed: Annotated[
         bool,
         typer.Option(
@@ -237,7 +237,7 @@ def cost(
         partitions=partitions,
         producers=producers,
         commits_per_s=commits_per_s,
-        door=door,
+        source=source,
         readers=readers,
         idle_poll_s=idle_poll_s,
         retention_days=retention_days,
@@ -249,7 +249,7 @@ def cost(
         kms=kms,
         monitoring=monitoring,
         canary=canary,
-        sweep_every_h=sweep_every_h,
+        clean_up_every_h=clean_up_every_h,
         packed=packed,
     )
     found, said = estimates(workload, prices), claims(workload, prices)

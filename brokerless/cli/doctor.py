@@ -239,8 +239,8 @@ def _settings(settings: Settings, dotenv: Path = Path(".env")) -> Check:
 
 
 def _store(settings: Settings) -> Iterator[Check]:
+    from brokerless.log.probe import check_conditional_put
     from brokerless.store import open_store
-    from brokerless.topics import check_conditional_put
 
     on_s3 = settings.root.startswith("s3://")
     endpoint = settings.endpoint or (f"https://s3.{settings.region}.amazonaws.com" if on_s3 else None)

@@ -14,7 +14,7 @@ import typer
 from brokerless.cli.app import JsonOption, ProfileOption, RootOption, common, connect, examples, help_of
 from brokerless.cli.output import Progress, print_json, print_table, printable, say
 from brokerless.errors import BrokerlessError, ConfigError, DeliveryFailed
-from brokerless.offsets import SavedPosition, parse_start
+from brokerless.offsets import START_HELP, Offset, SavedPosition, parse_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -30,10 +30,8 @@ Format = Literal["table", "jsonl", "csv"]
 
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.", show_default=False)]
 
-_FROM_HELP = (
-    "Where to begin: beginning, latest, an offset such as 12:3 (for all partitions), a time with a UTC offset such as "
-    "2026-11-21T09:00:00+00:00, or @FILE with the output of export --json, to continue there."
-)
+_FROM_HELP = f"Where to begin: {START_HELP}; or @FILE with the output of export --json, to continue there."
+_UNTIL_HELP = "Where to end, exclusively, as for --from: at an offset, or before the first commit at or after a time."
 _REWRITES_HELP = "Continue if another engine deleted or updated rows; unchanged rows of the same files are read again."
 _CELL = 40  # the widest cell of a streaming table, in characters
 _WIDER = 8  # columns grow to multiples of this, so that the header is rarely printed again
@@ -55,6 +53,8 @@ def register(app: typer.Typer) -> None:
             "brokerless tail timezone_unified --from beginning --once --format csv",
             "brokerless tail timezone_unified.dead_letters --from beginning --once",
             "brokerless tail clicks --from 2026-11-21T09:00:00+00:00 --offsets --max 10",
+            "brokerless tail clicks --from yesterday --until today",
+            "brokerless tail clicks --group billing --once   (goes on where the last run ended)",
         ),
     )(tail)
     app.command(
@@ -63,6 +63,7 @@ def register(app: typer.Typer) -> None:
             "brokerless export timezone_unified results.csv --expect 10 --timeout 60",
             "brokerless export clicks clicks.parquet --once --json   (save the output in position.json)",
             "brokerless export clicks more.parquet --once --from @position.json",
+            "brokerless export clicks day.parquet --from 2026-11-20 --until 2026-11-21",
         ),
     )(export)
 
@@ -198,7 +199,19 @@ def tail(
     topic: TopicName,
     start: Annotated[
         str | None,
-        typer.Option("--from", metavar="POSITION", help=f"{_FROM_HELP} Default: latest; with --once: beginning."),
+        typer.Option(
+            "--from", metavar="POSITION", help=f"{_FROM_HELP} Default: latest; with --once or --until: beginning."
+        ),
+    ] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="POSITION", help=_UNTIL_HELP)] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group",
+            metavar="GROUP",
+            help="Read as a member of this consumer group, and commit what was shown; --from is for partitions of "
+            "which it has committed nothing.",
+        ),
     ] = None,
     maximum: Annotated[int | None, typer.Option("--max", metavar="N", min=0, help="Stop after N messages.")] = None,
     once: Annotated[bool, typer.Option("--once", help="Stop at the current end of the topic.")] = False,
@@ -215,32 +228,61 @@ def tail(
 ) -> None:
     """Show messages as they arrive, until Ctrl-C.
 
-    Reading removes no messages and does not affect other readers. The csv format is that of 'brokerless export', with
+    Reading removes no messages and does not affect other readers, unless they are in the same --group. The csv format
+    is that of 'brokerless export', with
     _produced_at and without time and diff.
     """
     options = common(ctx, profile, root, as_json)
-    begin = _start(start or ("beginning" if once else "latest"))
+    begin = _start(start or ("beginning" if once or until else "latest"))
+    end = None if until is None else parse_start(until)
     settings = options.settings()
-    from brokerless.export.topic import consumer_at, minibatches
+    from brokerless.consumer import Consumer
+    from brokerless.export.topic import consumer_at, group_batches, minibatches
 
     store = connect(settings)
     chosen: Format = form or ("jsonl" if options.as_json or not sys.stdout.isatty() else "table")
     partitions = None if partition is None else [partition]
-    with consumer_at(topic, begin, store=store, partitions=partitions, accept_rewrites=accept_rewrites) as consumer:
+    with contextlib.ExitStack() as stack:
+        if group is None:
+            opened = consumer_at(
+                topic, begin, until=end, store=store, partitions=partitions, accept_rewrites=accept_rewrites
+            )
+        elif isinstance(begin, SavedPosition):
+            raise ConfigError("A group goes on where it has committed; leave out --from @FILE or --group.")
+        else:
+            opened = Consumer(
+                topic,
+                start=begin,
+                until=end,
+                store=store,
+                partitions=partitions,
+                accept_rewrites=accept_rewrites,
+                group=group,
+                auto_commit=False,
+            )
+        consumer = stack.enter_context(opened)
         heads = dict(enumerate(consumer.topics[0].heads)) if once else None
         show = _printer(chosen, offsets=offsets)
         left = maximum
         if left == 0:
             return
-        for batches in minibatches(consumer, heads=heads):
+        for batches in (minibatches if group is None else group_batches)(consumer, heads=heads):
+            shown: dict[tuple[str, int], Offset] = {}
             for batch in batches:
+                if left == 0:
+                    break
                 data = batch.data if left is None else batch.data.slice(0, min(left, batch.data.num_rows))
                 show(batch, data)
+                is_all = data.num_rows == batch.data.num_rows
+                after = batch.next if is_all else Offset(batch.version, batch.first_index + data.num_rows)
+                shown[batch.topic, batch.partition] = after
                 if left is not None:
                     left -= data.num_rows
-                    if left == 0:
-                        return
             sys.stdout.flush()
+            if group is not None:
+                consumer.commit(shown)
+            if left == 0:
+                return
 
 
 def _start(text: str) -> Start | SavedPosition:
@@ -333,6 +375,7 @@ def export(
         ),
     ],
     start: Annotated[str, typer.Option("--from", metavar="POSITION", help=_FROM_HELP)] = "beginning",
+    until: Annotated[str | None, typer.Option("--until", metavar="POSITION", help=_UNTIL_HELP)] = None,
     once: Annotated[bool, typer.Option("--once", help="Stop at the current end of the topic.")] = False,
     expect: Annotated[
         int | None,
@@ -350,7 +393,9 @@ def export(
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Stream a topic into a file until Ctrl-C or a limit (--once, --expect, --timeout); then the file is complete.
+    """Stream a topic into a file until Ctrl-C or a limit (--once, --until, --expect, --timeout).
+
+    The file is complete then.
 
     CSV is for spreadsheets: all fields are quoted, decimals are plain, and the columns time (the reader's minibatch in
     milliseconds) and diff (1) are added; a text that a spreadsheet would run as a formula gets a leading '. JSON lines
@@ -361,6 +406,7 @@ def export(
     """
     options = common(ctx, profile, root, as_json)
     begin = _start(start)
+    end = None if until is None else parse_start(until)
     settings = options.settings()
     from brokerless.export.topic import export_topic
 
@@ -378,6 +424,7 @@ def export(
             file,
             store=store,
             start=begin,
+            until=end,
             once=once,
             expect=expect,
             timeout_s=timeout,

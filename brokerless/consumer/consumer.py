@@ -1,4 +1,4 @@
-"""Consumers: messages out of topics, in log order within each partition, with their offsets.
+"""Read messages out of topics, with their offsets; in one module, because one class owns all positions.
 
 A consumer is a position in each partition and nothing else: it writes nothing, and a second one disturbs nobody.
 """
@@ -22,9 +22,9 @@ from brokerless.groups.membership import HEARTBEAT_S, Membership
 from brokerless.groups.state import Committed
 from brokerless.groups.subscription import MAX_POLL_INTERVAL_S, Pulse, Subscription
 from brokerless.log.entries import Entry
-from brokerless.log.start import resolve_start
+from brokerless.log.start import resolve_end, resolve_start
 from brokerless.log.tail import TICK_S, Tail
-from brokerless.offsets import Offset, Start
+from brokerless.offsets import Offset, Start, parse_start
 from brokerless.topics import Topic, open_topic, store_of
 
 if TYPE_CHECKING:
@@ -46,7 +46,13 @@ class Consumer:
 
     Args:
         topics: one or several, by name or as they were opened (``describe_topic``); all partitions of each are read.
-        start: ``beginning``, ``latest``, an ``Offset`` (applied to every partition) or a time with a zone.
+        start: an ``Offset`` (applied to every partition), a time with a zone, or text: ``beginning`` or ``earliest``,
+            ``latest``, ``12:3``, an ISO time with a UTC offset, a date, ``today``, ``yesterday``, ``1h``, ``30m``,
+            ``7d`` (so long ago).
+        until: end there, exclusively: at an offset of each partition, within its commit if need be; or before the first
+            message whose commit is at or after a time, by the clocks of the writers. Times as for ``start``; the end
+            must be there already (``latest``: where the partitions end now). Then polls return nothing, at once, and
+            iteration ends.
         settings: where; read from the environment by default.
         partitions: only these partitions (of each topic).
         idle_poll_max_s: how far apart polls may get when nothing comes. Polling costs requests (see ``cost``).
@@ -77,6 +83,7 @@ class Consumer:
         topics: str | Topic | Sequence[str | Topic],
         *,
         start: Start = "latest",
+        until: Start | None = None,
         settings: Settings | None = None,
         partitions: Sequence[int] | None = None,
         idle_poll_max_s: float = 0.25,
@@ -95,6 +102,8 @@ class Consumer:
         self._opened_in = os.getpid()
         if group is not None and partitions is not None:
             raise ConfigError("The group divides the partitions; give a consumer either group or partitions.")
+        if group is not None and until is not None:
+            raise ConfigError("A group goes on where it has committed, and has no end; leave out group or until.")
         if group is None and instance is not None:
             raise ConfigError("Only a member of a group has an instance; give the group, too.")
         given = [topics] if isinstance(topics, str | Topic) else topics
@@ -107,14 +116,14 @@ class Consumer:
         self._store = stores[0]
         self._clock = clock
         self._batch_bytes = batch_bytes
-        self._start = start
+        self._start = parse_start(start, clock) if isinstance(start, str) else start
         self._idle_poll_max_s = idle_poll_max_s
         self._accept_rewrites = accept_rewrites
         self._parts: list[PartitionReader] = []
         opened: list[Topic] = []
         for name, topic in wanted.items():
             # Whoever begins at the head has no use for what is read on the way to it.
-            entries: dict[int, list[Entry]] | None = None if start == "latest" or group is not None else {}
+            entries: dict[int, list[Entry]] | None = None if self._start == "latest" or group is not None else {}
             about = open_topic(self._store, topic, clock=clock, entries=entries)
             opened.append(about)
             for number in range(about.partitions) if partitions is None else partitions:
@@ -122,8 +131,9 @@ class Consumer:
                     raise ConfigError(f"Topic {name!r} has the partitions 0 to {about.partitions - 1}, not {number}.")
                 if group is None:
                     log = about.logs[number]  # opened with the others: the number of partitions may change meanwhile
-                    offset = resolve_start(log, start)
-                    self._parts.append(self._part(about, number, offset, (entries or {}).get(number, ())))
+                    offset = resolve_start(log, self._start, clock)
+                    end = None if until is None else resolve_end(log, until, clock)
+                    self._parts.append(self._part(about, number, offset, (entries or {}).get(number, ()), end))
         self.topics = tuple(opened)
         if not self._parts and group is None:
             raise ConfigError("A consumer needs at least one topic and one partition.")
@@ -159,7 +169,9 @@ class Consumer:
             )
             self._end_heartbeats = pulse.start(self)
 
-    def _part(self, about: Topic, number: int, offset: Offset, entries: Sequence[Entry] = ()) -> PartitionReader:
+    def _part(
+        self, about: Topic, number: int, offset: Offset, entries: Sequence[Entry] = (), end: Offset | None = None
+    ) -> PartitionReader:
         log = about.logs[number]
         tail = Tail(
             log,
@@ -169,14 +181,14 @@ class Consumer:
             accept_rewrites=self._accept_rewrites,
             entries=entries,
         )
-        return PartitionReader(about.name, number, tail, offset.index, columns_of(about.schema, log))
+        return PartitionReader(about.name, number, tail, offset.index, columns_of(about.schema, log), end)
 
     def _open_partition(self, partition: Partition, committed: Committed | None) -> Committed:
         topic, number = partition
         about = next(one for one in self.topics if one.name == topic)
         log = about.logs[number]
         if committed is None:
-            offset = resolve_start(log, self._start)
+            offset = resolve_start(log, self._start, self._clock)
         elif committed.table_id != log.table_id:
             offset = resolve_start(log, "beginning")  # of a topic that was created again: nothing of it was read
         else:
@@ -237,6 +249,7 @@ class Consumer:
             TopicRewritten: another engine deleted or updated rows; see ``accept_rewrites``.
             LogIncomplete: an entry is missing although later ones are there.
             StoreError: the store failed, or an entry or an object is missing or damaged; the text has its offset.
+            MemberFenced: another consumer has joined the group as this static member.
             UsageError: this process was forked from the one that opened the consumer.
         """
         refuse_copy(self._opened_in, "consumer")
@@ -245,48 +258,71 @@ class Consumer:
                 self._note_done()
                 return self._poll(max_wait_s)
         finally:
-            if self._stopped.is_set():
-                self.close()
+            if self._stopped.is_set() and not is_copy(self._opened_in):
+                self._close(self._done)  # what this poll returns is not done yet
 
     def _note_done(self) -> None:
         """Note that the caller is done with all that it was given."""
+        self._in_hand = False
         if self._group is not None:
             self._done = self._positions()
             self._group.done(self._done)
 
     def _poll(self, max_wait_s: float) -> list[Batch]:
-        if self._group is not None:
-            self._group.update()
-        if self._undelivered:
-            batches = list(self._undelivered)
-            self._undelivered.clear()
-            return batches
+        if self._undelivered and self._group is None:
+            return self._next_undelivered()
         deadline = self._clock.monotonic() + max_wait_s
         while not self._stopped.is_set():
             if self._group is not None:
                 self._group.update()
+                if self._undelivered:
+                    if self._may_give_out():
+                        return self._next_undelivered()
+                    continue
             now = self._clock.monotonic()
-            due = [p for p in self._parts if now >= p.next_try and (max_wait_s <= 0 or not p.tail.due_in_s())]
+            open_parts = [part for part in self._parts if not part.at_end]
+            if not open_parts and self._parts:
+                break
+            due = [p for p in open_parts if now >= p.next_try and (max_wait_s <= 0 or not p.tail.due_in_s())]
             batches = self._look(due)
-            if self._group is not None and not self._group.may_give_out():
-                continue  # the next round gives the partitions up and joins again
+            if not self._may_give_out(batches):
+                continue
             self._raise_if_due(due, batches)
             if batches:
                 return batches
             left = deadline - self._clock.monotonic()
-            if left <= 0 or (self._parts and all(part.error for part in self._parts)):
+            if left <= 0 or (open_parts and all(part.error for part in open_parts)):
                 # Nothing else comes: do not pass over in silence what cannot go on.
                 rest = [part for part in self._parts if part.error and part not in due]
                 batches = self._look(rest)
+                if not self._may_give_out(batches):
+                    continue
                 self._raise_if_due(self._parts, batches, again=not batches)
                 if batches or left <= 0:
                     return batches
                 continue
-            waits = [left, *(part.due_in_s(self._clock) for part in self._parts)]
+            waits = [left, *(part.due_in_s(self._clock) for part in open_parts)]
             if self._group is not None:
                 waits.append(self._group.due_in_s())
             self._clock.sleep(max(TICK_S, min(waits)))
         return []
+
+    def _next_undelivered(self) -> list[Batch]:
+        batches = list(self._undelivered)
+        self._undelivered.clear()
+        return batches
+
+    def _may_give_out(self, batches: Sequence[Batch] = ()) -> bool:
+        """Whether messages may be given out; if not, the next round gives the partitions up and joins again."""
+        if self._group is None:
+            return True
+        count = len(self._undelivered)
+        self._undelivered.extend(batches)  # an error leaves them for the next poll
+        if not self._group.may_give_out():
+            return False
+        for _ in range(len(self._undelivered) - count):
+            self._undelivered.pop()
+        return True
 
     def _raise_if_due(self, parts: Sequence[PartitionReader], batches: Sequence[Batch], *, again: bool = False) -> None:
         """Raises the error of a partition that has just met it, if it is time; the batches are for the next poll."""
@@ -305,19 +341,27 @@ class Consumer:
                 raise part.error
 
     def __iter__(self) -> Iterator[Batch]:
-        """Batches for ever, until ``close`` (from another thread or a signal handler).
+        """Batches for ever, until ``close`` (from another thread or a signal handler) or the end (``until``).
 
         The position moves past a batch when it is given out, so that whoever leaves the loop can go on after it.
         """
-        while not self._stopped.is_set():
+        while not self._stopped.is_set() and not self.finished:
             self._undelivered.extend(self.poll(self._turn_s))
             while self._undelivered and not self._stopped.is_set():
                 self._note_done()
                 batch, self._in_hand = self._undelivered.popleft(), True
-                try:
-                    yield batch
-                finally:
-                    self._in_hand = False  # whoever leaves the loop by an error keeps this from being run
+                yield batch
+                self._in_hand = False  # not if the loop was left: by an error as by ``break``
+
+    @property
+    def finished(self) -> bool:
+        """Whether all messages before the end (``until``) were returned."""
+        return bool(self._parts) and not self._undelivered and all(part.at_end for part in self._parts)
+
+    @property
+    def settled(self) -> bool:
+        """Whether the consumer reads all partitions that its group gives it; without a group always."""
+        return self._group is None or self._group.settled
 
     def messages(self) -> Iterator[Message]:
         """Messages one by one, for ever, until ``close``; the position moves by whole batches, as in iteration."""
@@ -338,7 +382,7 @@ class Consumer:
                 f"This consumer does not read partition {partition} of topic {topic!r}, so it cannot seek there."
             )
         for part in sought:
-            offset = resolve_start(part.tail.log, start)
+            offset = resolve_start(part.tail.log, start, self._clock)
             part.tail.seek(offset.version)
             part.skip = offset.index
             part.error, part.next_raise, part.next_try = None, None, float("-inf")
@@ -388,10 +432,9 @@ class Consumer:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if error[0] is not None and not is_copy(self._opened_in):
-            self._close(self._done)  # what failed is given to the group once more
-        else:
-            self.close()
+        if not is_copy(self._opened_in):
+            # What failed is given to the group once more; after ``break`` the last batch is done.
+            self._close(None if error[0] is None else self._done)
 
     def _look(self, parts: Sequence[PartitionReader]) -> list[Batch]:
         for part in parts:

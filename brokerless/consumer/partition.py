@@ -133,6 +133,7 @@ class PartitionReader:
         error: with what the last look at it ended.
         next_raise: from when on a poll that brings messages raises the error; None if no poll has met it yet.
         next_try: from when on it is looked at again.
+        end: the offset before which it ends.
     """
 
     topic: str
@@ -140,9 +141,15 @@ class PartitionReader:
     tail: Tail
     skip: int
     columns: tuple[Column, ...]
+    end: Offset | None = None
     error: BrokerlessError | None = None
     next_raise: float | None = None
     next_try: float = float("-inf")
+
+    @property
+    def at_end(self) -> bool:
+        """Whether all messages before the end were read."""
+        return self.end is not None and Offset(self.tail.version, self.skip) >= self.end
 
     def due_in_s(self, clock: Clock) -> float:
         """Return how long it is no use to look again; 0 if it is now."""
@@ -154,9 +161,12 @@ class PartitionReader:
             max_bytes = 1  # what is behind the error would be fetched in vain
         found: list[ReadEntry] = []
         size = 0
-        while size < max_bytes:
+        while size < max_bytes and not self.at_end:
+            most = _READ_AHEAD if found else 1
+            if self.end is not None:
+                most = min(most, self.end.version + (self.end.index > 0) - self.tail.version)
             try:
-                entries = self.tail.next_entries(_READ_AHEAD if found else 1)
+                entries = self.tail.next_entries(most)
             except BrokerlessError as error:
                 # Otherwise the next look meets it: but not if all that came before has no messages, or a poll would say
                 # that nothing came.
@@ -166,8 +176,12 @@ class PartitionReader:
             for entry in entries:
                 mark = entry.version, self.tail.mark()[1]
                 files = self.tail.new_files(entry)
-                found.append(ReadEntry(self, entry, files, self.skip, mark))
+                last = self.end.index if self.end is not None and entry.version == self.end.version else None
+                found.append(ReadEntry(self, entry, files, self.skip, mark, last))
                 self.skip = 0
+                if last is not None:  # the position is in the middle of this entry
+                    self.tail.rewind(mark)
+                    self.skip = last
                 size += sum(add.size for add in files)
             # A young entry is most likely the last: asking for the next would only delay this one's messages. Without
             # messages (a claim, a rewrite) there is nothing to delay, and "nothing came" would be wrong.
@@ -192,13 +206,14 @@ class PartitionReader:
 
 @dataclass(frozen=True, slots=True)
 class ReadEntry:
-    """An entry, its files that were not delivered before, and the position before it."""
+    """An entry, its files that were not delivered before, the position before it, and the row before which it ends."""
 
     part: PartitionReader
     entry: Entry
     files: list[Add]
     skip: int
     mark: tuple[int, int]
+    last: int | None = None
 
     def stop(self, rows: int, error: BrokerlessError) -> None:
         """Put the partition back to where its messages cannot be read: behind so many of this entry."""
@@ -219,6 +234,8 @@ def batches_of(store: Store, entries: Sequence[ReadEntry], commit: Commit | None
         good: list[_Object] = []
         rows = 0
         for add, found in zip(read.files, loaded, strict=True):
+            if read.last is not None and rows >= read.last:
+                break
             if isinstance(found, BrokerlessError):
                 read.stop(rows, found)
                 break
@@ -241,8 +258,10 @@ def _batches(read: ReadEntry, objects: Sequence[_Object], commit: Commit | None)
     for number, (first, tables) in enumerate(runs, start=1):
         full = [table for table in tables if table.num_rows] or tables[:1]
         data = full[0] if len(full) == 1 else Table.from_batches([b for x in full for b in x.to_batches()])
+        if read.last is not None:
+            data = data.slice(0, min(max(read.last - first, 0), data.num_rows))
         skip = min(max(read.skip - first, 0), data.num_rows)
-        whole = read.part.error is None and number == len(runs)
+        whole = read.part.error is None and number == len(runs) and read.last is None
         yield Batch(*where, first + skip, data.slice(skip) if skip else data, whole, commit)
 
 

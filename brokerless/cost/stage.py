@@ -102,7 +102,7 @@ def _stored(workload: Workload, s3: cost.S3Prices) -> list[Item]:
 
 
 def _ingest(workload: Workload, prices: Prices) -> list[Item]:
-    if workload.door == "library":
+    if workload.source == "library":
         return []
     invocations = workload.commits_in_per_s * workload.active * SECONDS_PER_MONTH
     items = [
@@ -110,9 +110,9 @@ def _ingest(workload: Workload, prices: Prices) -> list[Item]:
             "ingest", invocations, INGEST_S, INGEST_GB, prices, more_s=workload.messages_per_month * MESSAGE_S
         )
     ]
-    if workload.door == "sqs":
+    if workload.source == "sqs":
         items += queue_items("source", workload, workload.topics, 1, prices)
-    if workload.door == "kinesis":
+    if workload.source == "kinesis":
         month = kinesis_bytes_per_s(workload) * SECONDS_PER_MONTH
         topics = workload.topics
         items.append(hours_item("source: streams", f"{topics} streams", topics, "kinesis-on-demand-stream", prices))
@@ -124,7 +124,7 @@ def _ingest(workload: Workload, prices: Prices) -> list[Item]:
 def _functions(workload: Workload, s3: cost.S3Prices, prices: Prices) -> list[Item]:
     runs = SECONDS_PER_MONTH / MAINTENANCE_EVERY_S
     tables = workload.input_tables + 2 * workload.output_tables  # dead letters, too
-    pages = HOURS_PER_MONTH / workload.sweep_every_h * max(tables, workload.stored_objects / LIST_PAGE)
+    pages = HOURS_PER_MONTH / workload.clean_up_every_h * max(tables, workload.stored_objects / LIST_PAGE)
     requests = {kind: count * runs * tables for kind, count in MAINTENANCE_REQUESTS.items()}
     requests["LIST"] += pages
     items = [
@@ -164,7 +164,7 @@ def _logs(workload: Workload, prices: Prices) -> Item:
         invocations += SECONDS_PER_MONTH / CONTROLLER_EVERY_S
     if workload.has_canary:
         invocations += SECONDS_PER_MONTH / CANARY_EVERY_S
-    if workload.door != "library":
+    if workload.source != "library":
         invocations += workload.commits_in_per_s * workload.active * SECONDS_PER_MONTH
     workers = workload.worker_count
     size = invocations * INVOCATION_LOG_BYTES + workers * WORKER_LOG_BYTES_PER_S * SECONDS_PER_MONTH

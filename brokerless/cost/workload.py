@@ -19,8 +19,8 @@ Engine = Literal["glue", "emr-serverless", "own", "none"]
 """The service that runs the pipeline, as the option ``--engine`` names it. Glue and EMR Serverless run micro-batches.
 ``own`` is your own machine, which is not in the bill and can run real-time mode; ``none`` is no pipeline."""
 
-Door = Literal["library", "url", "sqs", "kinesis"]
-"""The source of messages, as the option ``--door`` names it: producers with the library, which only pay for requests,
+Source = Literal["library", "url", "sqs", "kinesis"]
+"""The source of messages, as the option ``--source`` names it: producers with the library, which only pay for requests,
 or a service in front of the ingest function."""
 
 LINGER_S: Final = 0.1
@@ -56,7 +56,7 @@ EXECUTOR_MESSAGES_PER_S: Final = 75_000
 benchmark, beside the load and the reader."""
 
 CANARY_EVERY_S: Final = 60.0
-SWEEP_EVERY_H: Final = 24.0
+CLEAN_UP_EVERY_H: Final = 24.0
 """The default interval of maintenance's garbage collection."""
 
 _SAME_S: Final = 1e-9  # ten times 0.01 is not quite 0.1
@@ -74,7 +74,7 @@ class Workload:
         partitions: the partitions of each topic that producers write; the pipeline's output has one.
         producers: the number of programs (or instances of the ingest function) that commit.
         commits_per_s: the highest rate of commits of each producer.
-        door: the source of messages.
+        source: the source of messages.
         readers: the number of readers of the output, or of all topics without a pipeline.
         idle_poll_s: the longest time between two polls of a reader.
         retention_days: how long messages are retained, in input and output.
@@ -87,7 +87,7 @@ class Workload:
         kms: whether the bucket has its own key.
         monitoring: whether metrics go to CloudWatch, with alarms and a dashboard.
         canary: whether a message is sent through the pipeline each minute.
-        sweep_every_h: how often maintenance looks for orphaned objects, which lists all objects.
+        clean_up_every_h: how often maintenance looks for orphaned objects, which lists all objects.
         packed: whether producers of Kinesis put the messages of one commit into one record, or each message into its
             own. It does not matter to the others, whose clients send batches.
 
@@ -102,7 +102,7 @@ class Workload:
     partitions: int = 1
     producers: int = 1
     commits_per_s: float = 1 / LINGER_S
-    door: Door = "library"
+    source: Source = "library"
     readers: int = 1
     idle_poll_s: float = IDLE_POLL_S
     retention_days: float = 7.0
@@ -114,7 +114,7 @@ class Workload:
     kms: bool = True
     monitoring: bool = True
     canary: bool = True
-    sweep_every_h: float = SWEEP_EVERY_H
+    clean_up_every_h: float = CLEAN_UP_EVERY_H
     packed: bool = True
 
     def __post_init__(self) -> None:
@@ -127,9 +127,9 @@ class Workload:
         self._check("commits_per_s", least=1e-6, most=1e6)
         self._check("idle_poll_s", least=POLL_S, most=86_400)
         self._check("retention_days", least=0, most=36_500)
-        self._check("sweep_every_h", least=0.25, most=24 * 365)
+        self._check("clean_up_every_h", least=0.25, most=24 * 365)
         for name, choices in (
-            ("door", get_args(Door)),
+            ("source", get_args(Source)),
             ("engine", get_args(Engine)),
             ("storage_class", get_args(StorageClass)),
             ("worker_type", tuple(GLUE_WORKER_SIZE)),

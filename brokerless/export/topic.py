@@ -51,6 +51,7 @@ def export_topic(
     *,
     store: Store | None = None,
     start: Start | SavedPosition = "beginning",
+    until: Start | None = None,
     once: bool = False,
     expect: int | None = None,
     timeout_s: float | None = None,
@@ -69,6 +70,7 @@ def export_topic(
         path: ends in ``.csv``, ``.jsonl`` or ``.parquet``.
         store: where; the topic's own if it was opened, else that of the environment.
         start: where to begin.
+        until: where to end, as ``Consumer``.
         once: stop at the present head; otherwise it follows the topic.
         expect: stop when so many messages have come, and insist on the number; with 0, stop at the present head.
         timeout_s: stop after this time; with ``expect`` that is an error.
@@ -85,7 +87,7 @@ def export_topic(
     """
     writer_of = writer_for(path, raw=raw)
     stop = stop or threading.Event()
-    with consumer_at(topic, start, store=store, accept_rewrites=accept_rewrites, clock=clock) as consumer:
+    with consumer_at(topic, start, until=until, store=store, accept_rewrites=accept_rewrites, clock=clock) as consumer:
         (about,) = consumer.topics
         # No message can be waited for: it is known at the head that there is none.
         heads = dict(enumerate(about.heads)) if once or expect == 0 else None
@@ -134,6 +136,7 @@ def consumer_at(
     topic: str | Topic,
     start: Start | SavedPosition,
     *,
+    until: Start | None = None,
     store: Store | None = None,
     partitions: Sequence[int] | None = None,
     accept_rewrites: bool = False,
@@ -147,14 +150,22 @@ def consumer_at(
     """
     if not isinstance(start, SavedPosition):
         return Consumer(
-            topic, start=start, store=store, partitions=partitions, accept_rewrites=accept_rewrites, clock=clock
+            topic,
+            start=start,
+            until=until,
+            store=store,
+            partitions=partitions,
+            accept_rewrites=accept_rewrites,
+            clock=clock,
         )
     name = topic if isinstance(topic, str) else topic.name
     if start.topic != name:
         raise ConfigError(
             f"The position is one of topic {start.topic!r}, not of {name!r}; give the one of an export of {name!r}."
         )
-    consumer = Consumer(topic, store=store, partitions=partitions, accept_rewrites=accept_rewrites, clock=clock)
+    consumer = Consumer(
+        topic, until=until, store=store, partitions=partitions, accept_rewrites=accept_rewrites, clock=clock
+    )
     try:
         for (_, number), table_id in consumer.table_ids().items():
             if start.table_ids.get(number) != table_id or number not in start.next:
@@ -179,7 +190,7 @@ def minibatches(
     stop: threading.Event | None = None,
     clock: Clock = SYSTEM,
 ) -> Iterator[Sequence[Batch]]:
-    """What a consumer's polls bring, until one of the bounds is met; never empty.
+    """What a consumer's polls bring, until its end or one of the bounds is met; never empty.
 
     A partition that cannot go on does not hold back what the others have now: its error comes after that.
 
@@ -197,7 +208,7 @@ def minibatches(
     held: BrokerlessError | None = None
     came = False  # whether the other partitions brought messages since the error
     while not (stop is not None and stop.is_set()):
-        if heads is not None and _is_past(consumer, heads):
+        if consumer.finished or (heads is not None and _is_past(consumer, heads)):
             return
         left = deadline - clock.monotonic()
         if left <= 0:
@@ -227,3 +238,24 @@ def minibatches(
 
 def _is_past(consumer: Consumer, heads: Mapping[int, int]) -> bool:
     return all(offset.version > heads[number] for (_, number), offset in consumer.position().items())
+
+
+def group_batches(consumer: Consumer, *, heads: Mapping[int, int] | None = None) -> Iterator[Sequence[Batch]]:
+    """What the polls of a group's member bring; with ``heads`` until its partitions have nothing before them.
+
+    Args:
+        consumer: of one topic, in a group.
+        heads: by partition, the last commit to deliver; without it there is no end.
+
+    Raises:
+        BrokerlessError: as ``Consumer.poll``.
+    """
+    while True:
+        with on_the_way():
+            batches = consumer.poll(_POLL_S)
+        # What was committed since belongs to the next run.
+        batches = [batch for batch in batches if heads is None or batch.version <= heads[batch.partition]]
+        if batches:
+            yield batches
+        elif heads is not None and consumer.settled and _is_past(consumer, heads):
+            return

@@ -7,6 +7,7 @@ partitions of each topic; ``cooperative-sticky`` moves as few partitions as a fa
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import groupby
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
 if TYPE_CHECKING:
@@ -34,34 +35,31 @@ def assign(
 
 def _range(subscriptions: Mapping[str, Mapping[str, int]]) -> dict[Partition, str]:
     result: dict[Partition, str] = {}
-    for topic, members in _subscribers(subscriptions).items():
-        count = max(subscriptions[member][topic] for member in members)
-        share, rest = divmod(count, len(members))
+    subscribers = _subscribers(subscriptions)
+    # All of a topic's partitions have the same subscribers, if all know how many there are.
+    for (_, members), found in groupby(subscribers, key=lambda one: (one[0], subscribers[one])):
+        partitions = list(found)
+        share, rest = divmod(len(partitions), len(members))
         begin = 0
         for number, member in enumerate(members):
             end = begin + share + (number < rest)
-            result.update({(topic, partition): member for partition in range(begin, end)})
+            result.update(dict.fromkeys(partitions[begin:end], member))
             begin = end
     return result
 
 
 def _sticky(subscriptions: Mapping[str, Mapping[str, int]], owners: Mapping[Partition, str]) -> dict[Partition, str]:
     subscribers = _subscribers(subscriptions)
-    todo = [
-        (topic, number)
-        for topic, members in subscribers.items()
-        for number in range(max(subscriptions[member][topic] for member in members))
-    ]
     result: dict[Partition, str] = {}
     held: defaultdict[str, list[Partition]] = defaultdict(list)
-    for partition in todo:
+    for partition in subscribers:
         owner = owners.get(partition)
-        if owner in subscribers[partition[0]]:
+        if owner in subscribers[partition]:
             held[owner].append(partition)
             result[partition] = owner
-    for partition in todo:
+    for partition in subscribers:
         if partition not in result:
-            member = min(subscribers[partition[0]], key=lambda one: (len(held[one]), one))
+            member = min(subscribers[partition], key=lambda one: (len(held[one]), one))
             held[member].append(partition)
             result[partition] = member
     # One at a time from who has most to who has least, until no move makes the division fairer.
@@ -74,19 +72,23 @@ def _sticky(subscriptions: Mapping[str, Mapping[str, int]], owners: Mapping[Part
 
 
 def _fairer(
-    result: Mapping[Partition, str], held: Mapping[str, list[Partition]], subscribers: Mapping[str, list[str]]
+    result: Mapping[Partition, str],
+    held: Mapping[str, list[Partition]],
+    subscribers: Mapping[Partition, tuple[str, ...]],
 ) -> tuple[Partition, str] | None:
     for member in sorted(held, key=lambda one: (-len(held[one]), one)):
         for partition in reversed(held[member]):
-            least = min(subscribers[partition[0]], key=lambda one: (len(held.get(one, ())), one))
+            least = min(subscribers[partition], key=lambda one: (len(held.get(one, ())), one))
             if len(held.get(least, ())) + 1 < len(held[result[partition]]):
                 return partition, least
     return None
 
 
-def _subscribers(subscriptions: Mapping[str, Mapping[str, int]]) -> dict[str, list[str]]:
-    topics: defaultdict[str, list[str]] = defaultdict(list)
+def _subscribers(subscriptions: Mapping[str, Mapping[str, int]]) -> dict[Partition, tuple[str, ...]]:
+    """Return who may read each partition, in order: a member that opened the topic earlier may know fewer of them."""
+    found: defaultdict[Partition, list[str]] = defaultdict(list)
     for member in sorted(subscriptions):
-        for topic in subscriptions[member]:
-            topics[topic].append(member)
-    return dict(sorted(topics.items()))
+        for topic, count in subscriptions[member].items():
+            for number in range(count):
+                found[topic, number].append(member)
+    return {partition: tuple(found[partition]) for partition in sorted(found)}

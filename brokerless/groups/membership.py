@@ -78,10 +78,10 @@ class Membership:
             raise ConfigError(f"The strategy of a group must be one of {', '.join(STRATEGIES)}, not {strategy!r}.")
         if session_s is None:
             session_s = SESSION_BEATS * heartbeat_s if instance is None else max(STATIC_SESSION_S, 3 * heartbeat_s)
-        if heartbeat_s < 0.05 or session_s < 2 * heartbeat_s:
+        if heartbeat_s < 0.05 or session_s < SESSION_BEATS * heartbeat_s:
             raise ConfigError(
-                f"A heartbeat must be at least 0.05 s and a session at least two heartbeats; got {heartbeat_s:g} s and "
-                f"{session_s:g} s."
+                f"A heartbeat must be at least 0.05 s and a session at least {SESSION_BEATS} heartbeats; got "
+                f"{heartbeat_s:g} s and {session_s:g} s."
             )
         self.group = group
         self.objects = GroupObjects(store, group, clock)
@@ -100,6 +100,9 @@ class Membership:
         self._tag: Tag | None = None
         self._view: GroupState | None = None
         self._held: dict[Partition, int] = {}  # the epochs of what this member reads
+        self._offers: dict[Partition, int] = {}  # the epochs of what it was offered last
+        self._claims: dict[Partition, Committed] = {}  # the last ones, which may be known to others after any error
+        self._last: dict[Partition, Committed] = {}  # of what it has handed over, until that is written
         self._staged: dict[Partition, Committed] = {}  # positions that the next heartbeat commits
         self._seen: dict[str, tuple[Tag | None, float]] = {}  # each watched member's tag, and since when
         self._beat_at = self._view_at = self._handover_at = float("-inf")
@@ -112,6 +115,11 @@ class Membership:
         return self._view.generation if self._view is not None else 0
 
     @property
+    def waiting(self) -> bool:
+        """Whether the last look found partitions that the member owns and does not read yet."""
+        return self._waiting
+
+    @property
     def lost(self) -> bool:
         """Whether the member is not in the group, or was removed from it; ``join`` makes it a new one."""
         return self._why is not None
@@ -121,9 +129,16 @@ class Membership:
 
         Raises:
             ConfigError: the group divides its partitions by another strategy.
+            MemberFenced: another one has joined as this static member.
             StoreError: the group could not be read or changed.
         """
         with self._lock:
+            # Else the two would take turns for ever.
+            if self._why == self._replaced:
+                raise MemberFenced(
+                    f"{self.name} is not in the group {self.group!r} any more, because {self._why}. Close it, or give "
+                    "each consumer an instance of its own."
+                )
             self._forget()
             self.name = f"{self._instance or 'member'}-{self._clock.uuid()[:8]}"
             self._state = MemberState(self.name)
@@ -147,11 +162,15 @@ class Membership:
             group = replace(group, strategy=self._strategy)
         for name, other in group.members.items():
             if self._instance is not None and other.instance == self._instance:
-                state = self._fence(name, f"another member joined as {self._instance!r}")
+                state = self._fence(name, self._replaced)
                 states = {**self.objects.read_members(group), name: state}
                 group = replace(group, members={**group.members, name: about})
                 return group.without(name, states, successor=self.name)
         return group.joined(self.name, about, self.objects.read_members(group))
+
+    @property
+    def _replaced(self) -> str:
+        return f"another member joined as {self._instance!r}"
 
     def _fence(self, name: str, why: str) -> MemberState | None:
         """End a member now, even if it is alive; return its final state."""
@@ -208,22 +227,23 @@ class Membership:
         self._why = why
         self._held.clear()
 
-    def _write(self, committed: Mapping[Partition, Committed] | None = None, *, fenced: str | None = None) -> None:
+    def _write(self, *, fenced: str | None = None) -> None:
         """Write this member's object, with what is staged. It may have been fenced; then ``lost`` is True."""
         staged = {key: one for key, one in self._staged.items() if self._held.get(key) == one.epoch}
         while True:
+            # guard: a member acknowledges a generation only after it let go of what that took from it
+            acknowledged = self._state.generation if self.taken() else self.generation
             new = replace(
                 self._state,
                 beat=self._state.beat + 1,
-                # guard: a member acknowledges a generation only after it let go of what that took from it
-                generation=self._state.generation if self.taken() else self.generation,
-                committed={**self._state.committed, **staged, **(committed or {})},
+                generation=acknowledged,
+                committed={**self._state.committed, **self._last, **staged},
                 fenced=fenced,
             )
             sent_at = self._clock.monotonic()
             tag = self.objects.write_member(new, self._tag)
             if tag is not None:
-                self._state, self._tag, self._staged = new, tag, {}
+                self._state, self._tag, self._staged, self._last = new, tag, {}, {}
                 self._beat_at = sent_at  # for the others its session began then at the earliest
                 return
             found = self.objects.read_member(self.name)
@@ -253,15 +273,15 @@ class Membership:
                 self._seen[name] = tag, now
                 since = now
             # It is looked at once a heartbeat, so its last one was up to one before that. Half a heartbeat is for looks
-            # that come a little early.
-            patience_s = view.members[name].session_ms / 1000 - 1.5 * self._heartbeat_s
+            # that come a little early. For half a session a member does not ask whether it is alive.
+            session_s = view.members[name].session_ms / 1000
+            patience_s = max(session_s / 2, session_s - 1.5 * self._heartbeat_s)
             if found is None:
                 self._remove(name, None)
             elif found[0].fenced is not None:
                 self._remove(name, found[0])
             elif now - since >= patience_s:
-                silent_s = view.members[name].session_ms / 1000
-                final = self.objects.fence(name, found[1], found[0], f"it sent no heartbeat for {silent_s:g} s")
+                final = self.objects.fence(name, found[1], found[0], f"it sent no heartbeat for {session_s:g} s")
                 if final is not None:
                     self._remove(name, final)
 
@@ -290,18 +310,18 @@ class Membership:
         """Hand over partitions that were taken from this member, with a last commit.
 
         Raises:
-            StoreError: the store failed; they are still held.
+            StoreError: the store failed; the next heartbeat tells the others.
         """
         with self._lock:
-            held = self._held
-            last = {**self._staged, **self._epochs(committed)}
-            self._held = {key: epoch for key, epoch in held.items() if key not in partitions}
-            try:
-                if not self.lost:
-                    self._write({key: one for key, one in last.items() if key in partitions})
-            except BaseException:
-                self._held = held
-                raise
+            self._give_up(partitions, committed)
+            if not self.lost:
+                self._write()
+
+    def _give_up(self, partitions: Collection[Partition], committed: Mapping[Partition, Committed]) -> None:
+        """Read these partitions no more; the next write tells the others, with the last commit."""
+        last = {**self._staged, **self._epochs(committed)}
+        self._last |= {key: one for key, one in last.items() if key in partitions and self._held.get(key) == one.epoch}
+        self._held = {key: epoch for key, epoch in self._held.items() if key not in partitions}
 
     def offered(self) -> dict[Partition, Committed | None]:
         """Return what this member owns and may begin to read, with the offset to begin at (None: there is none).
@@ -329,7 +349,12 @@ class Membership:
                 # guard: a member reads a partition only after its earlier owners let go of it
                 if all(one is None or one.fenced is not None or one.generation >= share.epoch for one in earlier):
                     known = [one.committed.get(key) for one in earlier if one is not None]
-                    found_offers[key] = newest(share.committed, self._state.committed.get(key), *known)
+                    own = self._last.get(key), self._state.committed.get(key)
+                    found_offers[key] = newest(share.committed, *own, *known)
+                    if (claim := self._claims.get(key)) is not None and claim.epoch == share.epoch:
+                        found_offers[key] = claim  # "latest" may be another one by now
+            self._offers = {key: todo[key].epoch for key in found_offers}
+            self._waiting = len(found_offers) < len(todo)
             return found_offers
 
     def begin(self, committed: Mapping[Partition, Committed]) -> set[Partition]:
@@ -341,8 +366,16 @@ class Membership:
         with self._lock:
             if self.lost or self._view is None or not committed:
                 return set()
-            shares = self._view.shares
-            now = {key: replace(one, epoch=shares[key].epoch) for key, one in committed.items() if key in shares}
+            shares, offers = self._view.shares, self._offers
+            now = {
+                key: replace(one, epoch=offers[key])
+                for key, one in committed.items()
+                # Not what was taken away since it was offered.
+                if key in offers and self._owns(shares.get(key), offers[key])
+            }
+            if not now:
+                return set()
+            self._claims = now
             self._held |= {key: one.epoch for key, one in now.items()}
             self._staged |= now
             try:
@@ -372,6 +405,8 @@ class Membership:
                 Of partitions that it still owns nothing was committed either.
             StoreUnavailable: the store gave no clear answer; they may be committed.
         """
+        if not committed:
+            return
         with self._lock:
             for key, one in committed.items():
                 # guard: a commit of a partition that was handed over is refused
@@ -379,9 +414,11 @@ class Membership:
                     raise MemberFenced(self._refusal(key, one))
             wanted = self._epochs(committed)
             self._staged |= wanted
+            before = self._state.beat
             self._write()
             for key, one in wanted.items():
-                if self.lost and self._state.committed.get(key) != one:
+                # Even then this write may have been accepted, right before somebody fenced the member.
+                if self.lost and (self._state.beat == before or self._state.committed.get(key) != one):
                     raise MemberFenced(self._refusal(key, one))
 
     def _refusal(self, key: Partition, one: Committed) -> str:
@@ -412,9 +449,8 @@ class Membership:
         with self._lock:
             if self.lost:
                 return
-            self._staged |= self._epochs(committed)
+            self._give_up(list(self._held), committed)
             self._write(fenced=LEFT if self._instance is None else None)
             lost, self._why = self.lost, LEFT
-            self._held.clear()
             if not lost and self._instance is None:
                 self._remove(self.name, self._state)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from brokerless.errors import StoreUnavailable
-from brokerless.groups.state import FOLDER, GroupState, MemberState, group_path, member_path, newest
+from brokerless.groups.state import FOLDER, Committed, GroupState, MemberState, group_path, member_path, newest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from brokerless.clock import Clock
+    from brokerless.groups.assignment import Partition
     from brokerless.store import Store, Tag
 
 TIMEOUT_S: Final = 5.0
@@ -61,6 +62,21 @@ class GroupObjects:
         """Return the state of each member."""
         found = {name: self.read_member(name) for name in group.members}
         return {name: one and one[0] for name, one in found.items()}
+
+    def read_committed(
+        self, group: GroupState, members: Mapping[str, MemberState | None] | None = None
+    ) -> dict[Partition, Committed | None]:
+        """Return what the group has committed, by partition; None for one of which it has committed nothing.
+
+        Args:
+            group: as it was read.
+            members: their states, if they were read already.
+        """
+        states = [one for one in (members or self.read_members(group)).values() if one is not None]
+        return {
+            key: newest(share.committed, *(state.committed.get(key) for state in states))
+            for key, share in group.shares.items()
+        }
 
     def change(self, edit: Callable[[GroupState | None], GroupState | None]) -> GroupState | None:
         """Change the group, and return it as it is then.
@@ -119,9 +135,10 @@ class GroupObjects:
             found = self._read(path)
             if found is not None and found[0] == data:
                 return found[1]
-            # After an unknown outcome the same bytes are sent again: whichever of the two comes first, it is ours.
-            if outcome == "exists" or (found and found[1]) != tag:
+            if (found and found[1]) != tag:
                 return None
+            # Even if the answer was a refusal: it may have met this request's own first try, which is still on its way.
+            # The same bytes are sent again: whichever comes first, it is ours.
             if self._clock.monotonic() > deadline:
                 raise StoreUnavailable(
                     f"{self._store.uri}/{path} could not be written within {2 * TIMEOUT_S:.0f} s; what it was to say "

@@ -328,5 +328,5 @@ def _load(data: bytes) -> Any:
 def _damaged(path: str, error: Exception) -> GroupDamaged:
     return GroupDamaged(
         f"{path} is not the object of a group ({type(error).__name__}: {error}). Restore it, or delete the group with "
-        "'brokerless groups delete' and set its offsets with 'brokerless groups reset'."
+        "'brokerless groups delete': its consumers then begin where they start without a committed offset."
     )

@@ -64,6 +64,7 @@ class Subscription:
         Raises:
             StoreError: the store failed.
             ConfigError: the group divides its partitions by another strategy.
+            MemberFenced: another one has joined as this static member.
             OffsetOutOfRange: retention has removed what the group reads next.
         """
         member = self.membership
@@ -77,10 +78,12 @@ class Subscription:
             self._let_go(taken)
             member.release(taken, last)
         if offered := member.offered():
-            begun = {key: self._open_partition(key, committed) for key, committed in offered.items()}
-            self._held |= begun.keys()
+            begun: dict[Partition, Committed] = {}
             held: Collection[Partition] = ()
             try:
+                for key, committed in offered.items():
+                    begun[key] = self._open_partition(key, committed)
+                    self._held.add(key)
                 held = member.begin(begun)
             finally:
                 self._let_go(begun.keys() - set(held))
@@ -89,6 +92,11 @@ class Subscription:
         gone = self._held & set(partitions)
         self._held -= gone
         self._drop(gone)
+
+    @property
+    def settled(self) -> bool:
+        """Whether the consumer reads all partitions that the group gives it."""
+        return not self.membership.lost and not self.membership.waiting
 
     def due_in_s(self) -> float:
         """Return how long ``update`` has nothing to do."""

@@ -37,6 +37,8 @@ class TableState:
     """Removed files and when (epoch milliseconds), as far as the log still knows them; filled with ``files``."""
     digest: int | None = None
     """Of the last entry (``Entry.digest``); None if only a checkpoint tells of it."""
+    total: int | None = None
+    """How many messages the table ever had (``Entry.total``); None if that is not known."""
     damage: StoreError | None = None
     """Why the state may lack something: the first entry that is missing or cannot be read. Good for reading only."""
 
@@ -52,7 +54,8 @@ def replayed(state: TableState | None, entry: Entry, *, uri: str, with_files: bo
     if metadata is None or protocol is None:
         raise StoreError(f"{uri}: entry {entry.version} comes before any metadata; the log is damaged.")
     if state is None:
-        state = TableState(entry.version, metadata, protocol, {})
+        state = TableState(entry.version, metadata, protocol, {}, total=0 if entry.version == 0 else None)
+    state.total = entry.total_after(state.total if state.metadata.id == metadata.id else 0)
     state.version, state.metadata, state.protocol = entry.version, metadata, protocol
     state.timestamp_ms, state.digest = max(state.timestamp_ms, entry.timestamp_ms), entry.digest
     state.txns.update(entry.txns)

@@ -17,7 +17,7 @@ from brokerless.errors import LogDamaged, UnsupportedTable
 from brokerless.schema import MAX_PARTITIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 DELETED_KEY: Final = "brokerless.deleted"
 FIRST_VERSION_KEY: Final = "brokerless.firstVersion"
@@ -47,6 +47,9 @@ LIMIT_KEYS: Final = (*RETENTION_KEYS, COMPACT_BY_KEY)
 NOTHING_NEW_KEY: Final = "noNewMessages"
 """In ``commitInfo``: the files that the entry adds hold only messages that were delivered before. So retention,
 compaction by key and erasure change the rows of the table, and no reader of the log sees a message again."""
+
+TOTAL_KEY: Final = "totalMessages"
+"""In ``commitInfo``: how many messages the table ever had with this entry; absent if its writer does not know."""
 
 WRITER_DIGITS: Final = 8
 
@@ -122,6 +125,7 @@ class Entry:
         table_id: the table that its writer meant; None if the writer gave none.
         digest: of its bytes: whether an entry is still the same one.
         nothing_new: whether what it adds was all delivered before (``NOTHING_NEW_KEY``).
+        total: how many messages the table ever had with this entry; None if its writer did not know.
     """
 
     version: int
@@ -137,6 +141,7 @@ class Entry:
     table_id: str | None = None
     digest: int = 0
     nothing_new: bool = False
+    total: int | None = None
 
     @property
     def writer(self) -> str | None:
@@ -150,6 +155,17 @@ class Entry:
             return ()
         return tuple({add.path: add for add in self.adds if add.data_change}.values())
 
+    @property
+    def rows(self) -> int | None:
+        """How many messages it adds; None if a writer did not say."""
+        return rows_in(self.messages)
+
+    def total_after(self, before: int | None) -> int | None:
+        """How many messages the table ever had with this entry, if it had so many before; None if that is not known."""
+        if self.total is not None:
+            return self.total
+        return None if before is None or self.rows is None else before + self.rows
+
 
 def parse_entry(version: int, data: bytes, *, table: str) -> Entry:
     """Reads an entry.
@@ -159,7 +175,7 @@ def parse_entry(version: int, data: bytes, *, table: str) -> Entry:
             or a foreign file.
         UnsupportedTable: deletion vectors, or data files outside the table's folder.
     """
-    timestamp, commit_id, operation, table_id = 0, None, "", None
+    timestamp, commit_id, operation, table_id, total = 0, None, "", None, None
     count = 0
     expected: int | None = None
     drops_rows = nothing_new = False
@@ -192,6 +208,7 @@ def parse_entry(version: int, data: bytes, *, table: str) -> Entry:
                     operation = str(action.get("operation", ""))
                     table_id = None if action.get(TABLE_KEY) is None else str(action[TABLE_KEY])
                     nothing_new = action.get(NOTHING_NEW_KEY) is True
+                    total = None if (said := action.get(TOTAL_KEY)) is None else _int64(said, least=0)
                     expected = None if (known := action.get(ACTIONS_KEY)) is None else _int64(known)
         if not count or expected not in (None, count):
             raise ValueError(f"{len(data)} bytes hold {count} actions{'' if expected is None else f' of {expected}'}")
@@ -218,7 +235,18 @@ def parse_entry(version: int, data: bytes, *, table: str) -> Entry:
         nothing_new=nothing_new,
         table_id=table_id,
         digest=digest_of(data),
+        total=total,
     )
+
+
+def rows_in(files: Iterable[Add]) -> int | None:
+    """Return how many rows these files have; None if a writer did not say."""
+    rows = 0
+    for file in files:
+        if file.rows is None:
+            return None
+        rows += file.rows
+    return rows
 
 
 def digest_of(data: bytes) -> int:
@@ -346,6 +374,7 @@ def build_entry(
     removes_rows: bool = True,
     nothing_new: bool = False,
     info_about: Mapping[str, Any] | None = None,
+    total: int | None = None,
 ) -> bytes:
     """The bytes of an entry; ``parse_entry`` reads them back to the same values.
 
@@ -364,6 +393,8 @@ def build_entry(
     if nothing_new:
         info[NOTHING_NEW_KEY] = True
     info |= info_about or {}
+    if total is not None:
+        info[TOTAL_KEY] = total
     actions: list[dict[str, Any]] = []
     if protocol is not None:
         actions.append({"protocol": {"minReaderVersion": protocol.reader, "minWriterVersion": protocol.writer}})

@@ -51,28 +51,27 @@ from brokerless.errors import (
     StoreError,
     TopicChanged,
     TopicDeleted,
-    TopicExists,
     TopicNotFound,
     UnsupportedTable,
     UsageError,
 )
+from brokerless.log import lifecycle
 from brokerless.log.checkpoint import PAGE, TableState, checkpoint_hint, listed, read_checkpoint, replayed
 from brokerless.log.entries import (
-    DELETED_KEY,
     ENGINE_KEY,
-    FIRST_VERSION_KEY,
     PARTITIONS_KEY,
     START_TXN,
     WRITER_DIGITS,
     Add,
     Entry,
     Metadata,
-    Protocol,
     build_entry,
     check_supported,
     digest_of,
     parse_entry,
+    rows_in,
 )
+from brokerless.log.lifecycle import epoch_of
 from brokerless.log.turns import Turns
 from brokerless.offsets import Offset
 from brokerless.version import ENGINE
@@ -98,7 +97,6 @@ GROUP_ROWS: Final = 1_000_000
 GROUP_BYTES: Final = 64 * 2**20
 """Threads that append at once share an entry up to this size: a commit is never split by a reader."""
 
-_EPOCH: Final = "/epoch"
 _LEAST_S: Final = 0.25  # a request in doubt gets one look even when the time is over
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -456,6 +454,7 @@ class DeltaLog:
         # Checkpoints do not say when their last entry was written, and times must not go back behind it.
         if state.digest is None and (last := self.read(state.version)) is not None:
             state.timestamp_ms, state.digest = max(state.timestamp_ms, last.timestamp_ms), last.digest
+            state.total = last.total
         return state, True
 
     def _begins(self, metadata: Metadata) -> bool:
@@ -769,44 +768,9 @@ class DeltaLog:
         Raises:
             TopicExists: the table is there (unless ``exist_ok``, which returns its metadata as it is).
         """
-        while True:
-            looked = self._now()
-            try:
-                state = self.load()
-            except TopicNotFound:
-                state = None
-            timestamp = max(self._clock.time_us() // 1000, state.timestamp_ms if state else 0)
-            if state and not state.metadata.deleted:
-                if exist_ok:
-                    return state.metadata
-                raise TopicExists(f"{self.uri} exists already.")
-            version = state.version + 1 if state else 0
-            wanted = Metadata(self._clock.uuid(), schema_string, configuration=dict(configuration))
-            if version:
-                wanted = replace(wanted, configuration={**configuration, FIRST_VERSION_KEY: str(version)})
-            wanted = replace(wanted, created_ms=timestamp)
-            protocol = Protocol(1, 2)
-            # Progress belongs to messages that are gone: a producer that sent sequence 7 to the old topic must be able
-            # to send it to the new one. A log cannot forget a txn, but set it back. Epochs go on: they only fence.
-            forgotten = dict.fromkeys((a for a in (state.txns if state else {}) if not a.endswith(_EPOCH)), -1)
-            commit_id = self._commit_id()
-            body = build_entry(
-                commit_id=commit_id,
-                timestamp_ms=timestamp,
-                operation="CREATE TABLE",
-                engine=ENGINE,
-                table_id=wanted.id,
-                txns=forgotten,
-                metadata=wanted,
-                protocol=None if version else protocol,
-            )
-            entry, _ = self._put_entry(version, body, commit_id, deadline=self._clock.monotonic() + DEADLINE_S)
-            if entry is None:
-                with self._lock:
-                    txns = {**state.txns, **forgotten} if state else {}
-                    protocol = state.protocol if state else protocol
-                    self._know(TableState(version, wanted, protocol, txns, timestamp, digest=digest_of(body)), looked)
-                return wanted
+        return lifecycle.create(
+            self, schema_string=schema_string, configuration=configuration, exist_ok=exist_ok, deadline_s=DEADLINE_S
+        )
 
     def delete(self) -> None:
         """Ends the log with a tombstone entry: the table reads as empty, stale writers and readers stop by name.
@@ -814,33 +778,7 @@ class DeltaLog:
         Raises:
             TopicNotFound, TopicDeleted: there is nothing to delete.
         """
-        while True:
-            with self._lock:
-                before, self._state = self._state, None
-                metadata = self.state.metadata  # refuses what is deleted already
-                if before is not None and before.metadata.id != metadata.id:
-                    raise self._another(self.state.version)
-                state = self.load(with_files=True)
-                if state.metadata.id != metadata.id:
-                    continue
-                self._state = state
-                tombstone = replace(metadata, configuration={**metadata.configuration, DELETED_KEY: "true"})
-                commit_id = self._commit_id()
-                body = build_entry(
-                    commit_id=commit_id,
-                    timestamp_ms=max(self._clock.time_us() // 1000, state.timestamp_ms),
-                    operation="DROP TABLE",
-                    engine=ENGINE,
-                    table_id=metadata.id,
-                    removes=tuple(state.files),
-                    metadata=tombstone,
-                )
-                # Only this version will do: a commit in between has files that the tombstone must remove too.
-                deadline = self._clock.monotonic() + DEADLINE_S
-                entry, _ = self._put_entry(state.version + 1, body, commit_id, deadline=deadline)
-                if entry is None:
-                    self._state = None
-                    return
+        lifecycle.delete(self, deadline_s=DEADLINE_S)
 
     def _commit(self, group: list[_Request]) -> None:
         """Settles requests: writes the next entry for those of them that may be in it."""
@@ -873,14 +811,19 @@ class DeltaLog:
             version = state.version + 1
             # guard: times do not go back
             timestamp = max(self._clock.time_us() // 1000, state.timestamp_ms)
+            adds = [add for request in group for add in request.adds]
+            rows = rows_in(add for add in adds if add.data_change)
+            # guard: an entry counts the messages on from the last one
+            total = None if state.total is None or rows is None else state.total + rows
             body = build_entry(
                 commit_id=commit_id,
                 timestamp_ms=timestamp,
                 operation="WRITE",
                 engine=ENGINE,
                 table_id=state.metadata.id,
-                adds=[add for request in group for add in request.adds],
+                adds=adds,
                 txns={name: moved for request in group for name, moved in request.txns.items()},
+                total=total,
             )
             looked = self._now()
             rival, tries = self._put_entry(version, body, commit_id, deadline=deadline)
@@ -892,6 +835,7 @@ class DeltaLog:
                     group = self._unopposed(group, self._check_txns)
                     continue
                 state.version, state.timestamp_ms, state.digest = version, timestamp, digest_of(body)
+                state.total = total
                 self._confirmed = looked
                 self._turns.committed()
                 index = 0
@@ -1163,6 +1107,7 @@ class DeltaLog:
         if metadata.schema_string != state.metadata.schema_string:
             raise self._other_columns(entry.version)
         self._turns.saw(entry)
+        state.total = entry.total_after(state.total)
         state.version, state.metadata, state.protocol = entry.version, metadata, protocol
         state.timestamp_ms, state.digest = max(state.timestamp_ms, entry.timestamp_ms), entry.digest
         state.txns.update(entry.txns)
@@ -1203,8 +1148,3 @@ def shared(log: DeltaLog) -> DeltaLog:
 
 _shared: Final[WeakValueDictionary[tuple[int, int, int, str, str, str], DeltaLog]] = WeakValueDictionary()
 _shared_lock: Final = threading.Lock()
-
-
-def epoch_of(app_id: str) -> str:
-    """The application id whose txn counts the owners of ``app_id``."""
-    return app_id + _EPOCH

@@ -125,10 +125,10 @@ class Compaction(TableStep):
         adds: list[Add] = []
         oldest = datetime.fromtimestamp(work.time.now_s - _DELETED_FOR_S, UTC)
         for group in reversed(list(by_size(pieces))):
-            kept: list[Table] = []
+            tables: list[Table] = []
             for table in reversed(list(self._tables(log, group))):
-                kept.append(latest(table, key, seen, drop_deleted_before=oldest))
-            batches = [batch for table in reversed(kept) for batch in table.to_batches()]
+                tables.append(latest(table, key, seen, drop_deleted_before=oldest))
+            batches = [batch for table in reversed(tables) for batch in table.to_batches()]
             if batches and (data := Table.from_batches(batches)).num_rows:
                 adds.append(self._upload(log, data, group[0].first, group[-1].last, group))
         removes = tuple(piece.add.path for piece in pieces)

@@ -1,4 +1,4 @@
-"""Remove messages that must not be kept: a user's, after a request to be forgotten.
+"""Remove messages that must not stay: a user's, after a request to be forgotten.
 
 Each object with such messages is written again without them, and one entry puts the new object in its place. It says
 that there is nothing new in it, so no reader gets the other messages again, and offsets stay. Other engines no longer
@@ -68,7 +68,7 @@ def erase_messages(
         topic: the topic, or its name.
         where: the condition (``Condition.parse``).
         dry_run: only count them.
-        by: who asks, for the audit line in the entry. The condition itself is not kept: it may name a person.
+        by: who asks, for the audit line in the entry. The condition itself is not stored: it may name a person.
         on_object: called after each object with the number of objects done and to do.
         clock: time.
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from brokerless.store import ObjectInfo
 
 _OF_THE_KIT: Final = re.compile(r"part-[^/]+\.[0-9a-f]{8}\.snappy\.parquet")  # columns.records.object_name
-_PROBE: Final = re.compile(r"_probe-[0-9a-f-]{36}")  # topics.check_conditional_put
+_PROBE: Final = re.compile(r"_probe-[0-9a-f-]{36}")  # log.probe.check_conditional_put
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ SETTLE_S: Final = 600.0
 
 GARBAGE_EVERY_S: Final = 86400.0
 """How often garbage is collected. Only crashes make orphans, but the listing of every object costs: four times an hour
-it was a fifth of the bill of a busy topic (``brokerless cost --sweep-every-h 0.25``)."""
+it was a fifth of the bill of a busy topic (``brokerless cost --clean-up-every-h 0.25``)."""
 
 TIME_PATH: Final = "_brokerless/time/maintenance"
 """The object that each run writes to learn the store's time, relative to the root."""

@@ -12,7 +12,7 @@ from typing import Final, Literal
 Unit = Literal["Count", "Seconds", "Bytes", "None"]
 """The unit, with CloudWatch's names."""
 
-Dimension = Literal["Topic", "Pipeline", "Stage"]
+Dimension = Literal["Topic", "Pipeline", "Stage", "Group"]
 
 Row = Literal["latency", "throughput", "lag", "errors", "cost"]
 """The row of the dashboard."""
@@ -65,7 +65,8 @@ class Metric:
     Attributes:
         name: the name in CloudWatch.
         statistics: the statistics on the dashboard.
-        emitter: the sender: ``producers``, ``pipeline``, ``controller``, ``canary`` or ``maintenance``.
+        emitter: the sender: ``producers``, ``pipeline``, ``controller``, ``canary``, ``maintenance``, or ``lag`` (the
+            command, for Prometheus).
         help: the meaning, in one sentence.
     """
 
@@ -74,7 +75,7 @@ class Metric:
     dimension: Dimension
     statistics: tuple[str, ...]
     row: Row
-    emitter: Literal["producers", "pipeline", "controller", "canary", "maintenance"]
+    emitter: Literal["producers", "pipeline", "controller", "canary", "maintenance", "lag"]
     help: str
     alarm: Alarm | None = None
 
@@ -299,8 +300,32 @@ BYTES_REMOVED: Final = Metric(
     "BytesRemoved", "Bytes", "Stage", ("Sum",), "cost", "maintenance", "Bytes that maintenance removed from the bucket."
 )
 
-METRICS: Final = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
-"""All metrics, in the order above."""
+GROUP_LAG_MESSAGES: Final = Metric(
+    "GroupLagMessages",
+    "Count",
+    "Group",
+    ("Maximum",),
+    "lag",
+    "lag",
+    "Messages of a partition that a consumer group has not committed.",
+)
+GROUP_LAG_SECONDS: Final = Metric(
+    "GroupLagSeconds",
+    "Seconds",
+    "Group",
+    ("Maximum",),
+    "lag",
+    "lag",
+    "Age of the oldest message of a partition that a consumer group has not committed; 0 without one.",
+)
+
+GROUP_METRICS: Final = (GROUP_LAG_MESSAGES, GROUP_LAG_SECONDS)
+"""The metrics of consumer groups. They are for Prometheus (``brokerless lag --prometheus``), not in CloudWatch."""
+
+METRICS: Final = tuple(
+    value for value in list(globals().values()) if isinstance(value, Metric) and value not in GROUP_METRICS
+)
+"""All metrics in CloudWatch, in the order above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +345,7 @@ class Billed:
 
 def billed(*, topics: int, pipelines: int, canaries: int) -> Billed:
     """Return what CloudWatch bills for a stage with this number of topics, pipelines and canaries."""
-    count = {"Topic": topics, "Pipeline": pipelines, "Stage": 1}
+    count = {"Topic": topics, "Pipeline": pipelines, "Stage": 1, "Group": 0}
     alarms = [
         (metric.alarm, canaries if metric.alarm.canary else count[metric.dimension])
         for metric in METRICS

@@ -11,7 +11,8 @@ from arro3.core import Table
 from brokerless.clock import Clock
 from brokerless.errors import ConfigError, ProducerFenced, UsageError
 from brokerless.log.commit import commit_table
-from brokerless.log.log import TxnAdvanced, epoch_of
+from brokerless.log.lifecycle import epoch_of
+from brokerless.log.log import TxnAdvanced
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

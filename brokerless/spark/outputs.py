@@ -23,7 +23,8 @@ from brokerless.columns import records
 from brokerless.errors import BrokerlessError, CommitUnknown, ConfigError, PipelineError, PipelineFenced
 from brokerless.log.commit import put_again
 from brokerless.log.entries import Add
-from brokerless.log.log import DeltaLog, TxnAdvanced, epoch_of
+from brokerless.log.lifecycle import epoch_of
+from brokerless.log.log import DeltaLog, TxnAdvanced
 from brokerless.spark.progress import (
     Begin,
     Position,

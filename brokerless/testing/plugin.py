@@ -25,8 +25,8 @@ _BUCKET = "brokerless-testing"
 @pytest.fixture(scope="session")
 def fault_server_of_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     """The embedded server, started when the first test needs it."""
+    from brokerless.bucket import create_bucket
     from brokerless.local.server import start_embedded
-    from brokerless.store import create_bucket
 
     with start_embedded(tmp_path_factory.mktemp("fault-server")) as server:
         settings = Settings(

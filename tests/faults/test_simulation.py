@@ -59,6 +59,12 @@ def test_every_guarantee_holds_whatever_the_seed(first: int) -> None:
     assert found is None, found.text()
 
 
+@pytest.mark.parametrize("first", range(run.GROUPS, run.GROUPS + 3 * BLOCK, BLOCK))
+def test_a_group_reads_everything_and_commits_only_that(first: int) -> None:
+    found = first_failure(range(first, first + BLOCK))
+    assert found is None, found.text()
+
+
 def test_the_same_seed_gives_the_same_trace_in_another_process() -> None:
     with simulated() as host:
         results = [run_seed(host, seed, trace=True) for seed in (5, 17, 5)]

@@ -16,12 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
+from brokerless.bucket import create_bucket
 from brokerless.examples.timezone.messages import INPUT_SCHEMA, UNIFIED_SCHEMA
 from brokerless.local.server import LocalServer, start_embedded, start_minio
 from brokerless.producer.producer import Producer
 from brokerless.schema import Schema
 from brokerless.settings import Settings
-from brokerless.store import create_bucket, open_store
+from brokerless.store import open_store
 from brokerless.testing import FaultProxy
 from brokerless.testing.history import History, RecordingProducer
 from brokerless.topics import create_dead_letters, create_topic

@@ -16,10 +16,10 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from brokerless.bucket import create_bucket
 from brokerless.local.server import start_embedded
 from brokerless.producer.producer import Producer
 from brokerless.settings import Settings
-from brokerless.store import create_bucket
 from tests.malformed import nasty
 from tests.malformed.kinds import Kind, World
 

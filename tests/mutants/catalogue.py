@@ -248,11 +248,42 @@ _READERS: Final = (
     ),
 )
 
+_WITH_GROUP: Final = 1_000_000  # ``tests.sim.run.GROUPS``: the worlds with a consumer group
+
+_GROUPS: Final = (
+    Mutant(
+        "a member reads a partition only after its earlier owners let go of it",
+        "if True:",
+        "The new owner begins at an old offset while the earlier one is still at work: messages come twice, and the "
+        "earlier one's commits are lost.",
+        first=_WITH_GROUP,
+    ),
+    Mutant(
+        "a member acknowledges a generation only after it let go of what that took from it",
+        "acknowledged = self.generation",
+        "The new owner begins before the earlier one has let go, at an old offset: messages come twice.",
+        first=_WITH_GROUP,
+    ),
+    Mutant(
+        "a member that slept asks whether it is alive before it gives out messages",
+        "if False:",
+        "Who wakes up gives out messages that its successor has given out already.",
+        first=_WITH_GROUP,
+    ),
+    Mutant(
+        "a commit of a partition that was handed over is refused",
+        "if False:",
+        "A consumer believes that its work counts, and its successor does it again.",
+        first=_WITH_GROUP,
+    ),
+)
+
 GROUPS: Final[dict[str, tuple[Mutant, ...]]] = {
     "The log": _LOG,
     "Producers and objects": _PRODUCERS,
     "Pipelines": _PIPELINES,
     "Readers": _READERS,
+    "Consumer groups": _GROUPS,
     "Maintenance and ingest": (
         Mutant(
             "orphans have a time of grace",

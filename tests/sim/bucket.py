@@ -30,10 +30,11 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from brokerless.errors import AccessDenied, StoreUnavailable
-from brokerless.store import ObjectInfo, Outcome
+from brokerless.store import ObjectInfo, Outcome, Tag
 from tests.sim.world import SECOND, Killed
 
 if TYPE_CHECKING:
@@ -129,12 +130,21 @@ class Bucket:
         """Those that were removed by hand, too."""
         self.skew_us = SKEW_US
         self.under_way = 0
+        self.on_write: Callable[[str, bytes, Process | None], None] | None = None
+        """Is told of each write."""
         self.requests = 0
 
     def create(self, path: str, data: bytes, process: Process) -> Outcome:
         if path in self.holes and not self._must_know(self.holes[path], path, data, process):
             self.restore(path)
         if path in self.objects:
+            return "exists"
+        self.write(path, data, process)
+        return "created"
+
+    def swap(self, path: str, data: bytes, tag: Tag | None, process: Process) -> Outcome:
+        old = self.objects.get(path)
+        if tag != (None if old is None else tag_of(old)):
             return "exists"
         self.write(path, data, process)
         return "created"
@@ -152,6 +162,8 @@ class Bucket:
         elif path.endswith(".parquet"):
             self.checkpoints.append(written)
         self._place(path, data)
+        if self.on_write is not None:
+            self.on_write(path, data, process)
 
     def _place(self, path: str, data: bytes) -> None:
         if path not in self.objects:
@@ -226,6 +238,11 @@ class Bucket:
         ]
 
 
+def tag_of(data: bytes) -> Tag:
+    """An object's tag: like an ETag, the same for the same bytes."""
+    return blake2b(data, digest_size=8).hexdigest(), None
+
+
 def before(path: str) -> str | None:
     """The path of the entry before this one; None if it is the first, or no entry."""
     version = int(path[-25:-5]) if "/_delta_log/" in path and path[-25:-5].isdigit() else 0
@@ -292,42 +309,58 @@ class Connection:
 
     def put_if_absent(self, path: str, data: bytes, *, within_s: float | None = None) -> Outcome:
         """As ``Store.put_if_absent``: sent once."""
+        return self._put_once("CREATE", path, data, lambda: self._bucket.create(path, data, self._process), within_s)
+
+    def get_tagged(self, path: str, *, within_s: float | None = None) -> tuple[bytes, Tag]:
+        """As ``Store.get_tagged``."""
+        data = self.get(path, within_s=within_s)
+        return data, tag_of(data)
+
+    def swap(
+        self, path: str, data: bytes, tag: Tag | None, *, within_s: float | None = None
+    ) -> tuple[Outcome, Tag | None]:
+        """As ``Store.swap``: sent once."""
+        outcome = self._put_once(
+            "SWAP", path, data, lambda: self._bucket.swap(path, data, tag, self._process), within_s
+        )
+        return outcome, tag_of(data) if outcome == "created" else None
+
+    def _put_once(
+        self, verb: str, path: str, data: bytes, apply: Callable[[], Outcome], within_s: float | None
+    ) -> Outcome:
         self.requests["PUT"] += 1
         world, process = self._bucket.world, self._process
         waits = SECOND // 20, int(min(_ONCE_S, within_s or _ONCE_S) * SECOND)
 
-        def apply() -> Outcome:
-            return self._bucket.create(path, data, process)
-
         fault = self._fault(FAULTS)
         process.sent_us.setdefault(data, process.times_us)
-        self._check_time("CREATE", path)
+        self._check_time(verb, path)
         outcome: Outcome
         if fault == "kill" or fault == "pause":
-            outcome = self._stopped(fault, "CREATE", path, apply, changes=True)
+            outcome = self._stopped(fault, verb, path, apply, changes=True)
         elif fault == "sleep":
-            self._trace("CREATE", path, "asleep before it")
+            self._trace(verb, path, "asleep before it")
             process.pause(world.rng.randrange(1800 * SECOND, 9000 * SECOND), suspended=world.rng.random() < 0.5)
             self._travel()
             outcome = apply()
-            self._trace("CREATE", path, outcome)
+            self._trace(verb, path, outcome)
         elif fault == "refused":
             self._travel()
-            self._trace("CREATE", path, "refused")
+            self._trace(verb, path, "refused")
             raise AccessDenied(f"The store refused PUT {path} (ExpiredToken).")
         elif fault == "lost":
-            self._trace("CREATE", path, "lost: unknown")
+            self._trace(verb, path, "lost: unknown")
             process.wait(self._some(waits))
             outcome = "unknown"
         elif fault == "unheard":
             self._travel()
             outcome = apply()
-            self._trace("CREATE", path, f"{outcome}, unheard: unknown")
+            self._trace(verb, path, f"{outcome}, unheard: unknown")
             process.wait(self._some(waits))
             outcome = "unknown"
         elif fault == "late":
-            self._trace("CREATE", path, "on its way: unknown")
-            self._later("CREATE", path, apply)
+            self._trace(verb, path, "on its way: unknown")
+            self._later(verb, path, apply)
             process.wait(self._some(waits))
             outcome = "unknown"
         elif fault == "conflict":
@@ -337,13 +370,13 @@ class Connection:
             if kind == 0:
                 apply()
             elif kind == 1:
-                self._later("CREATE", path, apply)
+                self._later(verb, path, apply)
             outcome = "exists"
-            self._trace("CREATE", path, ("applied", "on its way", "not applied")[kind] + ": exists")
+            self._trace(verb, path, ("applied", "on its way", "not applied")[kind] + ": exists")
         else:
             self._travel()
             outcome = apply()
-            self._trace("CREATE", path, outcome)
+            self._trace(verb, path, outcome)
         if outcome != "created":
             world.counts["unknown answers" if outcome == "unknown" else "conflicts"] += 1
         return outcome

@@ -19,6 +19,7 @@ from unittest.mock import patch
 from brokerless import clock
 from brokerless.columns import records
 from brokerless.consumer import consumer
+from brokerless.groups.subscription import Pulse
 from brokerless.log import log
 from brokerless.log.entries import parse_entry
 from brokerless.log.log import DeltaLog
@@ -154,6 +155,7 @@ def simulated() -> Iterator[Host]:
             (records, "decode", decode),
             (consumer, "ThreadPoolExecutor", Pool),
             (consumer, "wait", lambda _: None),
+            (Pulse, "start", lambda *_: lambda: None),  # heartbeats are sent by polls
             (producer, "ThreadPoolExecutor", Pool),
             (source, "ThreadPoolExecutor", Pool),
             (source, "time", here),

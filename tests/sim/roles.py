@@ -36,7 +36,8 @@ from brokerless.errors import (
 )
 from brokerless.ingest.batches import BatchIngest, Routes, SourceMessage
 from brokerless.ingest.http import HttpIngest, HttpRequest
-from brokerless.log.log import FRESH_S, DeltaLog, epoch_of
+from brokerless.log.lifecycle import epoch_of
+from brokerless.log.log import FRESH_S, DeltaLog
 from brokerless.log.tail import RETENTION_CHECK_S
 from brokerless.maintenance.maintainer import Maintainer
 from brokerless.metrics import Meter

@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, get_args
 
+from brokerless.groups.assignment import Strategy
 from brokerless.schema import dead_letters
 from brokerless.topics import create_topic
 from tests.sim.bucket import FAULTS, Bucket, Connection, Weather
+from tests.sim.groups import Member, Truth
 from tests.sim.roles import (
     OUTPUT,
     SCHEMA,
@@ -40,6 +42,9 @@ if TYPE_CHECKING:
 REALTIME: Final = 0.4
 """How many of the pipelines run by the real-time engine."""
 
+GROUPS: Final = 1_000_000
+"""From this seed on, the worlds have a consumer group; so those below stay as they are."""
+
 _CALM: Final = Weather({}, 0, long_pauses=False)
 
 
@@ -69,7 +74,11 @@ class Result:
 def run_seed(host: Host, seed: int, *, trace: bool = False) -> Result:
     """Lets one world live to its end and judges it."""
     world = World(seed)
-    stage = _stage(host, world)
+    truth = None
+    if seed < GROUPS:
+        stage = _stage(host, world)
+    else:
+        stage, truth = _group_stage(host, world)
     for role in stage.roles:
         role.start(world.rng.randrange(2 * SECOND))
     world.run()
@@ -77,7 +86,9 @@ def run_seed(host: Host, seed: int, *, trace: bool = False) -> Result:
         world.fail(f"these have not ended: {', '.join(waiting)}; {stage.bucket.under_way} requests are under way")
     counts = world.counts
     if not world.failures:
-        Judge(stage).judge()
+        if truth is not None:
+            truth.judge()
+        Judge(stage).judge(history=truth is None)
     counts["requests"] += stage.bucket.requests
     counts["messages"] += sum(len(event.ids) for event in stage.events if event.type == "invoke")
     counts["virtual hours"] += int(max(0, world.trace.events[-1][0] - world.trace.events[0][0]) / 3.6e9)
@@ -124,6 +135,30 @@ def _stage(host: Host, world: World) -> Stage:
     if holes:
         Slip(stage, 4, times=rng.randrange(1, 4))
     return stage
+
+
+def _group_stage(host: Host, world: World) -> tuple[Stage, Truth]:
+    """Draws the cast of a world with a consumer group."""
+    rng = world.rng
+    partitions = rng.randrange(1, 4)
+    image = _image(host, partitions)
+    stage = Stage(world, Bucket(world, _weather(world, maintained=rng.random() < 0.4)), partitions, leaps=0.0)
+    host.begin(world, stage.bucket)
+    for written in image:
+        stage.bucket.write(written.path, written.data, None)
+    writers = (NamedProducer, CountingProducer, AnonymousProducer)
+    for number in range(rng.randrange(1, 3)):
+        writers[rng.randrange(len(writers))](stage, number, batches=rng.randrange(4, 20))
+    strategies = get_args(Strategy)
+    truth = Truth(
+        stage,
+        auto_commit=rng.random() < 0.5,
+        strategy=strategies[rng.randrange(len(strategies))],
+        start="latest" if rng.random() < 0.3 else "beginning",
+    )
+    for number in range(rng.randrange(1, 5)):
+        Member(stage, 10 + number, truth)
+    return stage, truth
 
 
 def _weather(world: World, maintained: bool) -> Weather:

@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, Any, Final
 from benchmarks.judge import Seen
 from benchmarks.spec import OUTPUT
 from benchmarks.watch import table_figures
+from brokerless.bucket import create_bucket
 from brokerless.local.jobs import start_job
 from brokerless.metrics import Histogram
 from brokerless.schema import Schema
 from brokerless.settings import Settings
 from brokerless.spark.classes import ensure_archive
-from brokerless.store import create_bucket, open_store
+from brokerless.store import open_store
 from brokerless.topics import create_topic
 from brokerless.verify.table import verify_topic
 from tests.soak.faults import Strike, storm, strikes

@@ -72,4 +72,4 @@ def test_a_commit_interval_is_a_time(capsys: pytest.CaptureFixture[str]) -> None
     with pytest.raises(SystemExit) as refused:
         run_arguments(pipeline, ["--commit-interval=20 minutes"])
     assert refused.value.code == 2
-    assert "is not a duration; write 100ms or 1s" in capsys.readouterr().err
+    assert "is not a duration; write 100ms, 1s, 12h or 7d" in capsys.readouterr().err

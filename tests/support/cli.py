@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from typer.testing import CliRunner
 
+from brokerless.bucket import create_bucket
 from brokerless.cli import application
 from brokerless.settings import Settings
-from brokerless.store import create_bucket, open_store
+from brokerless.store import open_store
 
 if TYPE_CHECKING:
     from pathlib import Path

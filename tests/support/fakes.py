@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import threading
 from collections import Counter
@@ -64,6 +65,8 @@ class FakeStore:
         self.puts: list[Put] = []
         self.on_get: Callable[[str], None] | None = None
         self.late: list[tuple[str, bytes]] = []  # PUTs that were not applied yet, but may be
+        self.swaps: list[Put] = []  # as ``puts``, for ``swap``
+        self.late_swaps: list[tuple[str, bytes, Tag | None]] = []
         self._lock = threading.Lock()
 
     def get(self, path: str, *, within_s: float | None = None) -> bytes:
@@ -74,21 +77,6 @@ class FakeStore:
             return self.objects[path]
         except KeyError:
             raise FileNotFoundError(path) from None
-
-    def get_tagged(self, path: str, *, within_s: float | None = None) -> tuple[bytes, Tag]:
-        data = self.get(path)
-        return data, (str(hash(data)), None)
-
-    def swap(
-        self, path: str, data: bytes, tag: Tag | None, *, within_s: float | None = None
-    ) -> tuple[Outcome, Tag | None]:
-        self.requests["PUT"] += 1
-        with self._lock:
-            found = self.objects.get(path)
-            if (None if found is None else (str(hash(found)), None)) != tag:
-                return "exists", None
-            self._write(path, data)
-            return "created", (str(hash(data)), None)
 
     def put(self, path: str, data: bytes, *, within_s: float | None = None) -> None:
         self.requests["PUT"] += 1
@@ -121,6 +109,41 @@ class FakeStore:
         self.late.clear()
         return landed
 
+    def get_tagged(self, path: str, *, within_s: float | None = None) -> tuple[bytes, Tag]:
+        data = self.get(path)
+        return data, tag_of(data)
+
+    def swap(
+        self, path: str, data: bytes, tag: Tag | None, *, within_s: float | None = None
+    ) -> tuple[Outcome, Tag | None]:
+        self.requests["PUT"] += 1
+        script = self.swaps.pop(0) if self.swaps else None
+        if script is None:
+            outcome = self.replace(path, data, tag)
+            return outcome, tag_of(data) if outcome == "created" else None
+        if script.before is not None:
+            script.before()
+        if script.applied:
+            self.replace(path, data, tag)
+        else:
+            self.late_swaps.append((path, data, tag))
+        if isinstance(script.answer, BaseException):
+            raise script.answer
+        return script.answer, tag_of(data) if script.answer == "created" else None
+
+    def replace(self, path: str, data: bytes, tag: Tag | None) -> Outcome:
+        with self._lock:
+            old = self.objects.get(path)
+            if tag != (None if old is None else tag_of(old)):
+                return "exists"
+            self._write(path, data)
+            return "created"
+
+    def land_late_swaps(self) -> list[Outcome]:
+        landed = [self.replace(*late) for late in self.late_swaps]
+        self.late_swaps.clear()
+        return landed
+
     def exists(self, path: str, *, within_s: float | None = None) -> bool:
         self.requests["GET"] += 1
         return path in self.objects
@@ -144,3 +167,8 @@ class FakeStore:
     def _write(self, path: str, data: bytes) -> None:
         self.objects[path] = data
         self.modified[path] = self.clock.time_us() / 1e6
+
+
+def tag_of(data: bytes) -> Tag:
+    """An object's tag, as on S3: a hash of its bytes, so the same bytes have the same tag."""
+    return hashlib.md5(data, usedforsecurity=False).hexdigest(), None

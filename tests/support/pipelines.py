@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from brokerless.settings import Settings
     from brokerless.spark import RunningPipeline
-    from brokerless.store import Outcome, Store
+    from brokerless.store import Outcome, Store, Tag
 
 NAME, OUTPUT = "timezone-etl", "timezone_unified"
 GOOD, BAD = "2024-08-23 10:52:13.066217 +0200", "yesterday"
@@ -57,6 +57,14 @@ class CrashingStore:
     def put_if_absent(self, path: str, data: bytes, *, within_s: float | None = None) -> Outcome:
         outcome: Outcome = self._around(path, lambda: self._store.put_if_absent(path, data, within_s=within_s))
         return outcome
+
+    def swap(
+        self, path: str, data: bytes, tag: Tag | None, *, within_s: float | None = None
+    ) -> tuple[Outcome, Tag | None]:
+        swapped: tuple[Outcome, Tag | None] = self._around(
+            path, lambda: self._store.swap(path, data, tag, within_s=within_s)
+        )
+        return swapped
 
     def __getattr__(self, name: str) -> Any:
         if self.dead:

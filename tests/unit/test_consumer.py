@@ -106,6 +106,9 @@ def test_every_kind_of_start(store: FakeStore, clock: FakeClock) -> None:
     assert drain(consumer(store, Offset(5))) == []
     assert drain(consumer(store, second)) == [20, 21, 30, 31, 40, 41]
     assert drain(consumer(store, second + timedelta(microseconds=1))) == [30, 31, 40, 41]
+    assert drain(consumer(store, "20s")) == [20, 21, 30, 31, 40, 41]
+    assert drain(consumer(store, "3:1")) == [31, 40, 41]
+    assert drain(consumer(store, "earliest")) == drain(consumer(store))
 
 
 def test_batches_say_their_offsets(store: FakeStore) -> None:
@@ -757,7 +760,69 @@ def test_closing_a_loop_keeps_what_was_not_given_out(store: FakeStore, clock: Fa
     assert reader.position() == {("t", 0): Offset(2)}
 
 
-@pytest.mark.parametrize("start", ["earliest", "1:0", 1, None, datetime(2026, 1, 1)])  # noqa: DTZ001
+@pytest.mark.parametrize(
+    ("until", "expected", "position"),
+    [
+        (Offset(3), [10, 11, 20, 21], Offset(3)),
+        (Offset(3, 1), [10, 11, 20, 21, 30], Offset(3, 1)),
+        ("3:2", [10, 11, 20, 21, 30, 31], Offset(3, 2)),
+        ("1:0", [], Offset(1)),
+        ("1:1", [10], Offset(1, 1)),
+        ("20s", [10, 11], Offset(2)),
+        ("19s", [10, 11, 20, 21], Offset(3)),
+        ("latest", [10, 11, 20, 21, 30, 31, 40, 41], Offset(5)),
+        ("earliest", [], Offset(1)),
+    ],
+)
+def test_a_bounded_replay_ends_exactly_there(
+    store: FakeStore, clock: FakeClock, until: Start, expected: list[int], position: Offset
+) -> None:
+    for n in range(1, 5):
+        clock.advance(10)
+        send(store, n * 10, n * 10 + 1)
+    reader = consumer(store, until=until)
+    send(store, 50)  # not before the end
+    began = clock.monotonic()
+    iterated = list(consumer(store, until=until)) if until != "latest" else []
+    assert [n for n in numbers(iterated) if n < 50] == (expected if iterated else [])
+    assert drain(reader) == expected
+    assert reader.finished
+    assert reader.poll(60) == []
+    assert clock.monotonic() == began  # it does not wait
+    assert reader.position() == {("t", 0): position}
+
+
+def test_the_batch_that_the_end_cuts_says_where_to_go_on(store: FakeStore) -> None:
+    send(store, 1, 2, 3, 4)
+    (batch,) = consumer(store, "1:1", until="1:3").poll(0)
+    assert (numbers([batch]), batch.first, batch.next) == ([2, 3], Offset(1, 1), Offset(1, 3))
+    assert drain(consumer(store, batch.next)) == [4]
+
+
+def test_a_damaged_object_behind_the_end_is_not_read(store: FakeStore) -> None:
+    send(store, 1)
+    send(store, 2)
+    store.put(f"t/{files(store)[1]}", b"damaged")
+    assert drain(consumer(store, until="2:0")) == [1]
+
+
+@pytest.mark.parametrize(
+    ("more", "error", "text"),
+    [
+        ({"until": "9:0"}, OffsetOutOfRange, "does not exist"),
+        ({"until": datetime.fromtimestamp(START_US / 1e6 + 5, UTC)}, ConfigError, "still to come"),
+        ({"until": "soon"}, ConfigError, "not a position"),
+        ({"until": "latest", "group": "g"}, ConfigError, "leave out group or until"),
+    ],
+)
+def test_an_end_that_cannot_be_reached_is_refused(
+    store: FakeStore, more: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        consumer(store, **more)
+
+
+@pytest.mark.parametrize("start", [1, None, datetime(2026, 1, 1)])  # noqa: DTZ001
 def test_what_is_no_start_is_refused(store: FakeStore, start: Any) -> None:
     with pytest.raises(ConfigError, match="a time with a zone"):
         consumer(store, start)

@@ -22,6 +22,7 @@ STANDARD_ONLY = [
     "clock",
     "version",
     "log/entries",
+    "spark/progress",
     "producer/partitioner",
     "cost/bill",
     "cost/prices",
@@ -33,10 +34,10 @@ STANDARD_ONLY = [
 ]
 ROOMS = [
     ("version", "errors", "offsets", "clock", "settings", "schema", "forks", "metrics"),
-    ("store", "cost"),
+    ("store", "bucket", "cost"),
     ("columns",),
     ("log",),
-    ("topics", "maintenance"),
+    ("topics", "alter", "groups", "lag", "maintenance"),
     ("producer", "consumer"),
     ("ingest", "export", "verify", "aws"),
     ("client",),

@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from brokerless import metrics
-from brokerless.metrics import LATENCY_BOUNDS_S, METRICS, Alarm, Billed, Datum, Histogram, Meter, Metric, billed
+from brokerless.metrics import (
+    GROUP_METRICS,
+    LATENCY_BOUNDS_S,
+    METRICS,
+    Alarm,
+    Billed,
+    Datum,
+    Histogram,
+    Meter,
+    Metric,
+    billed,
+)
 from tools.pages import metrics as metrics_page
 
 if TYPE_CHECKING:
@@ -28,7 +39,7 @@ STATISTICS = r"Sum|Minimum|Maximum|Average|SampleCount|p\d{1,2}(\.\d+)?"
 
 def test_every_metric_of_the_module_is_listed_once() -> None:
     constants = {value for value in vars(metrics).values() if isinstance(value, Metric)}
-    assert set(METRICS) == constants
+    assert {*METRICS, *GROUP_METRICS} == constants
     assert len({metric.name for metric in METRICS}) == len(METRICS)
 
 

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from brokerless import store as stores
+from brokerless.bucket import create_bucket
 from brokerless.errors import StoreError, StoreUnavailable
 from brokerless.settings import Settings
-from brokerless.store import ObstoreStore, create_bucket, open_store
+from brokerless.store import ObstoreStore, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,11 +16,11 @@ from brokerless.errors import (
 )
 from brokerless.log.entries import PARTITIONS_KEY, Metadata, Protocol, build_entry
 from brokerless.log.log import DeltaLog
+from brokerless.log.probe import check_conditional_put
 from brokerless.producer.producer import Producer
 from brokerless.schema import Schema
 from brokerless.topics import (
     BrokenTopic,
-    check_conditional_put,
     create_dead_letters,
     create_topic,
     delete_topic,

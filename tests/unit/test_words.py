@@ -103,12 +103,8 @@ ALLOWED = {
 EXCEPTIONS = {
     ("benchmarks", "engine"): "how a pipeline runs",
     ("brokerless/aws/environment.py", "sweep"): "the variable BROKERLESS_SWEEP_EVERY_S keeps its name",
-    ("brokerless/cli/cost.py", "door"): "the option --door keeps its name",
-    ("brokerless/cli/cost.py", "sweep"): "the option --sweep-every-h keeps its name",
     ("brokerless/local/durable.py", "Answer"): "the answer of the S3 server that it wraps",
-    ("brokerless/cost/workload.py", "door"): "the option --door keeps its name",
     ("brokerless/cost/workload.py", "engine"): "the option --engine keeps its name",
-    ("brokerless/cost/workload.py", "sweep"): "the option --sweep-every-h keeps its name",
     ("brokerless/maintenance", "kit"): "the name of the writer in its rules",
     ("brokerless/metrics/meter.py", "take"): "brokerless/spark/telemetry.py calls it",
     ("brokerless/spark", "engine"): "how a pipeline runs",

@@ -45,6 +45,7 @@ Data goes to standard output, progress and errors to standard error. With `--jso
 were read, a failed check |
 | 2 | it could not begin, and nothing was written: invalid input or settings, or a store that does not answer, \
 refuses, or lacks the bucket |
+| 3 | `lag --max-seconds`: further behind |
 | 130 | interrupted with Ctrl-C |
 """
 

@@ -241,10 +241,10 @@ def _knobs() -> str:
         ("`--producers 10`", replace(work, producers=10)),
         ("`--readers 10`", replace(work, readers=10)),
         ("`--partitions 10`", replace(work, partitions=10)),
-        ("`--door url`: each commit a run of the ingest function", replace(work, door="url")),
+        ("`--source url`: each commit a run of the ingest function", replace(work, source="url")),
         ("`--idle-poll-s 0.01`, idle", replace(work, messages_per_s=0, idle_poll_s=0.01)),
         ("idle", replace(work, messages_per_s=0)),
-        ("`--sweep-every-h 0.25`: orphans looked for each quarter of an hour", replace(work, sweep_every_h=0.25)),
+        ("`--clean-up-every-h 0.25`: orphans looked for each quarter of an hour", replace(work, clean_up_every_h=0.25)),
         ("`--no-kms --no-monitoring --no-canary`", replace(work, kms=False, monitoring=False, canary=False)),
     ]
     rows = [[what, _usd(usd("brokerless", changed))] for what, changed in changes]
@@ -330,8 +330,8 @@ def _model() -> str:
 - **Storage** is the messages as they are, in the input and in the output, and
   {workload.COMMIT_OVERHEAD_BYTES:,} bytes a commit, for `--retention-days`. Nothing is taken to be compressed.
   Maintenance removes log entries and orphans, not messages: to keep messages for so long is up to you.
-- **Ingest** through a function (`--door`) is one run a commit. SQS and Kinesis as sources have their own price.
-- **Maintenance** runs each {stage.MAINTENANCE_EVERY_S / 60:g} minutes. Each `--sweep-every-h`, a day by
+- **Ingest** through a function (`--source`) is one run a commit. SQS and Kinesis as sources have their own price.
+- **Maintenance** runs each {stage.MAINTENANCE_EVERY_S / 60:g} minutes. Each `--clean-up-every-h`, a day by
   default, it lists all objects to find orphans, {stage.LIST_PAGE:,} a request.
 - Messages come for `--hours-per-day`; what runs or polls does so all day. A month has 730 hours, a GB 2**30 bytes.
 - **Kinesis**: a producer's messages of one commit make one record (`--single`: one each); on-demand bills whole KB.

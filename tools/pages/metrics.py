@@ -8,7 +8,8 @@ from brokerless.aws.cloudwatch import PERIOD_S
 from brokerless.cost.bill import SECONDS_PER_MONTH
 from brokerless.cost.prices import published
 from brokerless.examples.timezone.messages import NEW_YORK, PARIS
-from brokerless.metrics import METRICS, billed
+from brokerless.metrics import GROUP_METRICS, LAG_MESSAGES, LAG_SECONDS, METRICS, billed
+from brokerless.metrics.prometheus import name_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +44,7 @@ their original time, and logs a warning once a minute.
 
 def page() -> str:
     """Return the whole page."""
-    return "\n".join([_INTRO, *_metrics(), "", *_alarms(), "", *_bill(), ""])
+    return "\n".join([_INTRO, *_metrics(), "", *_groups(), "", *_alarms(), "", *_bill(), ""])
 
 
 def generate(repository: Path) -> dict[str, bytes]:
@@ -60,6 +61,19 @@ def _metrics() -> Iterator[str]:
         shown = f"{metric.row}: {', '.join(metric.statistics)}"
         unit = "USD" if metric.unit == "None" else metric.unit
         yield f"| `{metric.name}` | {unit} | {metric.dimension} | {metric.emitter} | {_code(metric.help)} | {shown} |"
+
+
+def _groups() -> Iterator[str]:
+    yield "## Consumer groups"
+    yield ""
+    yield "`brokerless lag --prometheus PORT` serves these for Prometheus, with the labels `group`, `topic` and"
+    yield f"`partition`; of a pipeline it serves `{name_of(LAG_MESSAGES)}` and `{name_of(LAG_SECONDS)}`, with the label"
+    yield "`pipeline`."
+    yield ""
+    yield "| metric | unit | what it is |"
+    yield "|---|---|---|"
+    for metric in GROUP_METRICS:
+        yield f"| `{name_of(metric)}` | {metric.unit} | {_code(metric.help)} |"
 
 
 def _code(text: str) -> str:

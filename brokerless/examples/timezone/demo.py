@@ -14,14 +14,14 @@ import os
 import subprocess
 import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as FutureTimeout
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from arro3.core import DataType
 
+from brokerless.bucket import create_bucket
 from brokerless.clock import SYSTEM, Clock
 from brokerless.columns.records import TIMESTAMP
 from brokerless.errors import BrokerlessError, PipelineError
@@ -34,7 +34,7 @@ from brokerless.examples.timezone.messages import (
     unified_schema,
     zone_messages,
 )
-from brokerless.export.topic import Exported, export_topic
+from brokerless.export.topic import export_topic
 from brokerless.local import background
 from brokerless.local import server as servers
 from brokerless.local.jobs import start_job, stop_job
@@ -42,7 +42,7 @@ from brokerless.maintenance.maintainer import Maintainer
 from brokerless.producer.producer import Producer
 from brokerless.schema import PRODUCED_AT, dead_letters
 from brokerless.settings import Settings
-from brokerless.store import create_bucket, open_store
+from brokerless.store import open_store
 from brokerless.topics import create_dead_letters, create_topic
 
 if TYPE_CHECKING:
@@ -250,19 +250,16 @@ def run_demo(
                 if number + 1 < messages:
                     clock.sleep(interval_s)
                 pipeline.check()
-        _wait(reading, pipeline)
+        while not wait([reading], 0.2).done:
+            pipeline.check()
+        reading.result()
 
         watcher.step("Maintaining the tables: checkpoints, clean-up")
-        maintain(settings)
+        # Such new tables need no checkpoint yet; it is forced so that the demo shows one.
+        topics = [NEW_YORK, PARIS, UNIFIED, dead_letters(UNIFIED)]
+        Maintainer(topics, settings=settings, checkpoint_every=1).run_once()
         watcher.step("Stopping the pipeline")
     return _report(arrivals, messages, results)
-
-
-def maintain(settings: Settings) -> None:
-    """Run one round of maintenance on the demo's topics."""
-    topics = [NEW_YORK, PARIS, UNIFIED, dead_letters(UNIFIED)]
-    # Such new tables need no checkpoint yet; it is forced so that the demo shows one.
-    Maintainer(topics, settings=settings, checkpoint_every=1).run_once()
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
@@ -272,9 +269,9 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def _rows(batch: Batch, sent: Mapping[str, ZoneMessage], now_us: int) -> Iterator[Row]:
-    columns = {name: batch.data.column(name) for name in ("timestamp", "message")}
+    timestamps, messages = (batch.data.column(name).to_pylist() for name in ("timestamp", "message"))
     produced = batch.data.column(PRODUCED_AT).cast(TIMESTAMP).cast(DataType.int64()).to_pylist()
-    for timestamp, message, at_us in zip(*(c.to_pylist() for c in columns.values()), produced, strict=True):
+    for timestamp, message, at_us in zip(timestamps, messages, produced, strict=True):
         source = sent.get(message)
         if source is None:
             raise BrokerlessError(f"The message {message!r} was read from {UNIFIED} and was never sent.")
@@ -287,19 +284,6 @@ def _report(rows: Sequence[Row], messages: int, results: Path) -> Report:
         raise BrokerlessError(f"The messages 0 to {messages - 1} were sent; {numbers} were read.")
     latencies = [row.latency_s for row in rows]
     return Report(tuple(rows), percentile(latencies, 50), percentile(latencies, 99), results)
-
-
-def _wait(reading: Future[Exported], pipeline: _Pipeline) -> None:
-    """Wait for the reader; raise its error, or a PipelineError as soon as the pipeline has ended."""
-    while True:
-        try:
-            reading.result(0.2)
-        except FutureTimeout:
-            if reading.done():
-                raise  # the reader's own error
-            pipeline.check()
-        else:
-            return
 
 
 class _Pipeline:

@@ -44,9 +44,9 @@ def test_the_document_is_the_estimate(cli: Cli) -> None:
 def test_each_option_reaches_the_workload(cli: Cli) -> None:
     given = {
         "messages_per_s": 5.5, "message_bytes": 7, "hours_per_day": 8.0, "topics": 2, "partitions": 3, "producers": 4,
-        "commits_per_s": 0.5, "door": "kinesis", "readers": 6, "idle_poll_s": 0.02, "retention_days": 9.0,
+        "commits_per_s": 0.5, "source": "kinesis", "readers": 6, "idle_poll_s": 0.02, "retention_days": 9.0,
         "engine": "emr-serverless", "workers": 11, "worker_type": "G.1X", "storage_class": "express",
-        "sweep_every_h": 12.0,
+        "clean_up_every_h": 12.0,
     }  # fmt: skip
     options = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     said = cli.json("cost", *options, "--no-kms", "--no-monitoring", "--no-canary", "--single")
@@ -65,7 +65,7 @@ def test_a_commit_interval_that_is_no_time_is_refused(cli: Cli, text: str) -> No
     refused = cli("cost", f"--commit-interval={text}")
     assert refused.exit_code == 2
     assert "--commit-interval" in refused.stderr
-    assert "is not a duration; write 100ms or 1s" in " ".join(refused.stderr.split())
+    assert "is not a duration; write 100ms, 1s, 12h or 7d" in " ".join(refused.stderr.split())
 
 
 def test_the_defaults_are_those_of_the_workload(cli: Cli) -> None:
@@ -147,7 +147,7 @@ def test_a_price_file_that_cannot_be_used_is_refused(cli: Cli, tmp_path: Path) -
         (["--messages-per-s", "-1"], "messages_per_s must be 0 to"),
         (["--worker-type", "G.9X"], "got 'G.9X'"),
         (["--workers", "1"], "got 1"),
-        (["--door", "window"], "window"),
+        (["--source", "window"], "window"),
         (["--price-file", "none.json"], "none.json cannot be read"),
     ],
 )

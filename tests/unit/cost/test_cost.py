@@ -207,8 +207,8 @@ def test_no_row_is_there_for_nothing() -> None:
     rows = Watched(published().rows)
     prices = replace(published(), rows=rows)
     for work in (
-        Workload(door="sqs", retention_days=30),
-        Workload(door="kinesis", engine="emr-serverless", storage_class="express"),
+        Workload(source="sqs", retention_days=30),
+        Workload(source="kinesis", engine="emr-serverless", storage_class="express"),
     ):
         estimates(work, prices)
     # What only the benchmark's callers choose.
@@ -356,7 +356,7 @@ def test_the_model_has_the_librarys_constants() -> None:
     assert produced["batch_rows"] == workload.BATCH_ROWS
     assert produced["batch_bytes"] == workload.BATCH_BYTES
     assert consumed["idle_poll_max_s"] == workload.IDLE_POLL_S
-    assert maintenance.GARBAGE_EVERY_S == workload.SWEEP_EVERY_H * 3600
+    assert maintenance.GARBAGE_EVERY_S == workload.CLEAN_UP_EVERY_H * 3600
 
 
 @pytest.mark.spark
@@ -478,7 +478,7 @@ def test_workers(work: Workload, workers: int) -> None:
         ({"engine": "spark"}, "engine must be one of glue, emr-serverless, own, none, got 'spark'"),
         ({"retention_days": -1}, "got -1"),
         ({"readers": -1}, "got -1"),
-        ({"sweep_every_h": 0}, "got 0"),
+        ({"clean_up_every_h": 0}, "got 0"),
     ],
 )
 def test_a_workload_that_cannot_be(bad: dict[str, Any], said: str) -> None:
@@ -575,12 +575,12 @@ def test_the_default_interval_is_the_real_time_engines() -> None:
 
 
 def test_a_source_is_a_function_and_what_stands_before_it() -> None:
-    url = items(estimate("brokerless", replace(BARE, door="url")))
+    url = items(estimate("brokerless", replace(BARE, source="url")))
     # 10 runs/s of 0.15 s and 1 GB, and 20 us a message
     assert url["ingest"] == pytest.approx(lambda_usd(10 * MONTH_S, (10 * 0.15 + 1000 * 20e-6) * MONTH_S))
-    queue = items(estimate("brokerless", replace(BARE, door="sqs")))
+    queue = items(estimate("brokerless", replace(BARE, source="sqs")))
     assert queue["queues: source"] == pytest.approx((300 + 0.25) * MONTH_S * 0.4 / 1e6)
-    stream = items(estimate("brokerless", replace(BARE, door="kinesis")))
+    stream = items(estimate("brokerless", replace(BARE, source="kinesis")))
     # 10 records/s of 100 messages, 20,000 B, that count as 20 KB
     assert stream["source: data in"] == pytest.approx(10 * 20 * 1024 * MONTH_S / 2**30 * 0.08)
     assert stream["source: data out"] == pytest.approx(stream["source: data in"] / 2)
@@ -675,8 +675,8 @@ def test_other_prices_reach_every_estimate() -> None:
 
     prices = Prices(cost.AS_OF, "x", {name: doubled(price) for name, price in published().rows.items()})
     for work in (
-        Workload(door="kinesis", storage_class="express", retention_days=30),
-        Workload(door="sqs", engine="emr-serverless"),
+        Workload(source="kinesis", storage_class="express", retention_days=30),
+        Workload(source="sqs", engine="emr-serverless"),
     ):
         for before, after in zip(estimates(work), estimates(work, prices), strict=True):
             for one, other in zip(before.bill.items, after.bill.items, strict=True):

@@ -30,7 +30,8 @@ from brokerless.errors import (
     UnsupportedTable,
 )
 from brokerless.log.entries import Add, Entry, build_entry, parse_entry
-from brokerless.log.log import RECHECK_S, Commit, DeltaLog, TxnAdvanced, _Request, epoch_of, shared
+from brokerless.log.lifecycle import epoch_of
+from brokerless.log.log import RECHECK_S, Commit, DeltaLog, TxnAdvanced, _Request, shared
 from brokerless.offsets import Offset
 from brokerless.schema import Schema
 from tests.support.checkpoints import clean_up, write_checkpoint

@@ -49,7 +49,7 @@ def test_what_it_refuses(change: dict[str, Any], said: str) -> None:
 
 @pytest.mark.parametrize("given", ["fast", "20 minutes", "-1s"])
 def test_a_commit_interval_is_a_time(given: str) -> None:
-    with pytest.raises(ConfigError, match="is not a duration; write 100ms or 1s"):
+    with pytest.raises(ConfigError, match="is not a duration; write 100ms, 1s, 12h or 7d"):
         GOOD.run(commit_interval=given)
 
 
