@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 def application() -> typer.Typer:
     """The command with all its verbs."""
-    from brokerless.cli import app, cost, doctor, jobs, messages, new, server, topics, verify
+    from brokerless.cli import app, cost, dlq, doctor, jobs, messages, new, server, topics, verify
 
     if not app.app.registered_commands:
         # The order here is the order in the help.
-        for module in (server, topics, messages, new, jobs, cost, verify, doctor):
+        for module in (server, topics, messages, new, jobs, dlq, cost, verify, doctor):
             module.register(app.app)
     return app.app
 

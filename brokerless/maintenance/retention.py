@@ -47,7 +47,7 @@ class Retention(TableStep):
         if found <= start and RETENTION_BYTES_KEY not in properties:
             return
         state = self._load(log, end, with_files=True)
-        removes, found = self._files_before(log, state, start, min(found, end.last + 1), properties)
+        removes, found = _files_before(log, state, start, min(found, end.last + 1), properties)
         if found > start:
             log.rewrite(Rewrite("DELETE", state.version, removes=removes, txns={START_TXN: found}))
             work.report.entries_expired += found - start
@@ -70,23 +70,38 @@ class Retention(TableStep):
         topic, number = split_table(log.table)
         return min(committed_versions(self._store, topic, number, log.table_id, clock=self._clock), default=0)
 
-    def _files_before(
-        self, log: DeltaLog, state: TableState, start: int, found: int, properties: Mapping[str, str]
-    ) -> tuple[tuple[str, ...], int]:
-        """Return the live files of the entries before the new start, and that start, which their size may move."""
-        limit = int(properties.get(RETENTION_BYTES_KEY, 2**63))
-        merged = {path: last for path in state.files if (last := compacted_range(path)[1]) >= 0}
-        size = sum(add.size for add in state.files.values())
-        removes: list[str] = []
-        expected = start
-        for entry in log.read_from(start):
-            if entry.version != expected:
-                raise incomplete(log, expected)
-            if entry.version > state.version or (entry.version >= found and size <= limit):
-                break
-            files = [add.path for add in entry.adds if add.path in state.files and add.path not in merged]
-            files += [path for path, last in merged.items() if last == entry.version]
-            size -= sum(state.files[path].size for path in files)
-            removes += files
-            expected = entry.version + 1
-        return tuple(dict.fromkeys(removes)), expected
+
+def remove_before(log: DeltaLog, version: int) -> None:
+    """Remove the messages before an entry now, whatever the topic's limits are.
+
+    Raises:
+        RewriteConflict: other maintenance was faster.
+        LogIncomplete: an entry is missing.
+    """
+    start = log.earliest()
+    state = log.load(with_files=True)
+    removes, found = _files_before(log, state, start, min(version, state.version + 1), {})
+    if found > start:
+        log.rewrite(Rewrite("DELETE", state.version, removes=removes, txns={START_TXN: found}))
+
+
+def _files_before(
+    log: DeltaLog, state: TableState, start: int, found: int, properties: Mapping[str, str]
+) -> tuple[tuple[str, ...], int]:
+    """Return the live files of the entries before the new start, and that start, which their size may move."""
+    limit = int(properties.get(RETENTION_BYTES_KEY, 2**63))
+    merged = {path: last for path in state.files if (last := compacted_range(path)[1]) >= 0}
+    size = sum(add.size for add in state.files.values())
+    removes: list[str] = []
+    expected = start
+    for entry in log.read_from(start):
+        if entry.version != expected:
+            raise incomplete(log, expected)
+        if entry.version > state.version or (entry.version >= found and size <= limit):
+            break
+        files = [add.path for add in entry.adds if add.path in state.files and add.path not in merged]
+        files += [path for path, last in merged.items() if last == entry.version]
+        size -= sum(state.files[path].size for path in files)
+        removes += files
+        expected = entry.version + 1
+    return tuple(dict.fromkeys(removes)), expected

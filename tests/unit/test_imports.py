@@ -38,7 +38,7 @@ ROOMS = [
     ("log",),
     ("topics", "maintenance"),
     ("producer", "consumer"),
-    ("ingest", "export", "verify", "aws"),
+    ("ingest", "export", "dlq", "verify", "aws"),
     ("client",),
     ("spark",),
     ("local",),
