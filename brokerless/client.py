@@ -17,6 +17,7 @@ from weakref import WeakSet
 from brokerless.alter import add_columns, alter_topic, limits_of
 from brokerless.clock import SYSTEM, Clock
 from brokerless.consumer import Consumer
+from brokerless.dlq import DeadLetters
 from brokerless.errors import ConfigError
 from brokerless.export.topic import export_topic
 from brokerless.forks import is_copy
@@ -315,6 +316,10 @@ class Client:
             accept_rewrites=accept_rewrites,
             clock=self._clock,
         )
+
+    def dead_letters(self, output: str) -> DeadLetters:
+        """Return the dead letters of a pipeline with this output; errors are those of ``DeadLetters``."""
+        return DeadLetters(self.store, output, clock=self._clock)
 
     def close(self) -> None:
         """Close the producers, which commit what is buffered, and the consumers that this client opened.

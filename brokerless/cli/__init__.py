@@ -15,6 +15,7 @@ def application() -> typer.Typer:
         app,
         cost,
         demo,
+        dlq,
         doctor,
         groups,
         lag,
@@ -29,7 +30,7 @@ def application() -> typer.Typer:
 
     if not app.app.registered_commands:
         # The order here is the order in the help.
-        for module in (server, topics, groups, messages, lag, new, run, demo, maintain, cost, verify, doctor):
+        for module in (server, topics, groups, messages, lag, new, run, dlq, demo, maintain, cost, verify, doctor):
             module.register(app.app)
     return app.app
 

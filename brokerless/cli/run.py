@@ -34,6 +34,7 @@ def register(app: typer.Typer) -> None:
             "brokerless run by_section.py",
             "brokerless run by_section.py --once",
             "brokerless run by_section.py --commit-interval 20ms",
+            "brokerless run by_section.py --output clean_v2 --from beginning --until now   (a replay, beside)",
             "brokerless run timezone-etl   (the example)",
             "brokerless run timezone-etl --engine delta --output unified_by_delta",
         ),
@@ -75,7 +76,16 @@ def run(
     ] = None,
     start: Annotated[
         str | None,
-        typer.Option("--start", metavar="WHERE", help="Without recorded progress: beginning, latest or a time."),
+        typer.Option("--start", "--from", metavar="WHERE", help="Without progress: beginning, latest or a time."),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            "--until",
+            metavar="WHERE",
+            help="Process what was committed before, then exit: now, a past time, or with one partition an offset "
+            "such as 12:0.",
+        ),
     ] = None,
     accept_new_input: Annotated[
         bool,
@@ -118,6 +128,7 @@ def run(
     arguments = ["--engine", engine, "--create-output"]
     arguments += ["--output", output] if output else []
     arguments += ["--start", start] if start else []
+    arguments += ["--until", until] if until else []
     arguments += ["--commit-interval", commit_interval] if commit_interval else []
     arguments += ["--once"] if once else []
     arguments += ["--accept-new-input"] if accept_new_input else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path  # noqa: TC003  # typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -33,6 +34,7 @@ def register(app: typer.Typer) -> None:
             "brokerless verify clicks",
             "brokerless verify clicks --full --json",
             "brokerless verify s3://lake/tables/orders   (any Delta table)",
+            "brokerless verify --compare clean clean_v2 --key id",
             "brokerless verify --history producer.jsonl --history reader.jsonl",
         ),
     )(verify)
@@ -57,17 +59,36 @@ def verify(
         bool,
         typer.Option("--full", help="Read every live object and every checkpoint; this downloads the whole table."),
     ] = False,
+    compare: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            "--compare",
+            metavar="TOPIC TOPIC",
+            help="Compare the rows of two topics instead, such as a pipeline's output and a replay of it.",
+        ),
+    ] = None,
+    key: Annotated[
+        list[str] | None,
+        typer.Option("--key", metavar="COLUMN", help="With --compare: a column of the rows' key; can be repeated."),
+    ] = None,
     profile: ProfileOption = None,
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check a topic's tables, or a recorded history of sent and received messages; exit 1 if there are problems.
 
+    With --compare it is a problem if the rows of two topics differ, whatever their order; _produced_at and columns that
+    only one of them has are left out. Memory stays bounded: topics that are equal are read once, others again.
+
     The command only reads: the log, a listing of the objects, the last checkpoint and a sample of the objects. At the
     end it shows the number of requests. With a history, TARGET selects one topic.
     """
     options = common(ctx, profile, root, as_json)
-    if history:
+    if key and not compare:
+        raise ConfigError("--key is for --compare; give two topics with --compare.")
+    if compare:
+        ok = _compare(*compare, key or (), options)
+    elif history:
         ok = _judge(history, target, options)
     elif target is None:
         raise ConfigError("Name a topic or the URL of a table, or give a history with --history.")
@@ -95,6 +116,27 @@ def _judge(paths: Sequence[Path], topic: str | None, options: Common) -> bool:
     else:
         print("\n".join(printable(line) for line in verdict.text().splitlines()))
     return verdict.ok
+
+
+def _compare(first: str, second: str, key: Sequence[str], options: Common) -> bool:
+    from brokerless.verify.compare import compare_topics
+
+    store = connect(options.settings())
+    with Progress("Comparing", unit="rows") as progress:
+        found = compare_topics(store, first, second, key=key, on_rows=progress.update)
+    if options.as_json:
+        print_json({"ok": found.ok, **dataclasses.asdict(found)})
+        return found.ok
+    print(f"{first}: {found.rows[0]:,} rows; {second}: {found.rows[1]:,} rows; compared: {', '.join(found.columns)}.")
+    if found.ok:
+        print("The rows are the same.")
+        return True
+    print(f"Only in {first}: {found.only_first:,}; only in {second}: {found.only_second:,}.")
+    if key:
+        print(f"Keys with different rows: {found.differing:,}.")
+    for example in found.examples:
+        print("  " + printable(example))
+    return False
 
 
 def _inspect(target: str, options: Common, *, full: bool) -> bool:

@@ -61,7 +61,7 @@ class Retention(TableStep):
                 if found > start or add.modified_ms < oldest_s * 1000 or size > limit:
                     removes.append(add.path)
                     size -= add.size
-        files, found = self._files_before(log, state, start, found, size - limit)
+        files, found = _files_before(log, state, start, found, size - limit)
         removes += files
         if found > start or removes:
             log.rewrite(
@@ -86,27 +86,40 @@ class Retention(TableStep):
         topic, number = split_table(log.table)
         return min(committed_versions(self._store, topic, number, log.table_id, clock=self._clock), default=0)
 
-    def _files_before(
-        self, log: DeltaLog, state: TableState, start: int, found: int, too_much: int
-    ) -> tuple[list[str], int]:
-        """Return the live files of the entries before the new start, and that start, which their size may move."""
-        merged: dict[int, list[str]] = {}
-        for path in state.files:
-            if (last := compacted_range(path)[1]) >= 0:
-                merged.setdefault(last, []).append(path)
-        removes: list[str] = []
-        expected = start
-        for entry in log.read_from(start):
-            if entry.version != expected:
-                raise incomplete(log, expected)
-            if entry.version > state.version or (entry.version >= found and too_much <= 0):
-                break
-            files = {add.path for add in entry.adds if add.path in state.files and compacted_range(add.path)[1] < 0}
-            files.update(merged.get(entry.version, ()))
-            too_much -= sum(state.files[path].size for path in files)
-            removes += files
-            expected = entry.version + 1
-        return removes, expected
+
+def remove_before(log: DeltaLog, version: int) -> None:
+    """Remove the messages before an entry now, whatever the topic's limits are.
+
+    Raises:
+        RewriteConflict: other maintenance was faster.
+        LogIncomplete: an entry is missing.
+    """
+    start = log.earliest()
+    state = log.load(with_files=True)
+    removes, found = _files_before(log, state, start, min(version, state.version + 1), 0)
+    if found > start:
+        log.rewrite(Rewrite("DELETE", state.version, removes=tuple(dict.fromkeys(removes)), txns={START_TXN: found}))
+
+
+def _files_before(log: DeltaLog, state: TableState, start: int, found: int, too_much: int) -> tuple[list[str], int]:
+    """Return the live files of the entries before the new start, and that start, which their size may move."""
+    merged: dict[int, list[str]] = {}
+    for path in state.files:
+        if (last := compacted_range(path)[1]) >= 0:
+            merged.setdefault(last, []).append(path)
+    removes: list[str] = []
+    expected = start
+    for entry in log.read_from(start):
+        if entry.version != expected:
+            raise incomplete(log, expected)
+        if entry.version > state.version or (entry.version >= found and too_much <= 0):
+            break
+        files = {add.path for add in entry.adds if add.path in state.files and compacted_range(add.path)[1] < 0}
+        files.update(merged.get(entry.version, ()))
+        too_much -= sum(state.files[path].size for path in files)
+        removes += files
+        expected = entry.version + 1
+    return removes, expected
 
 
 def _limit(log: DeltaLog, properties: Mapping[str, str], key: str) -> int:

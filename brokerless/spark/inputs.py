@@ -15,6 +15,7 @@ from brokerless.errors import (
     AccessDenied,
     BrokerlessError,
     BucketNotFound,
+    ConfigError,
     LogIncomplete,
     SchemaError,
     StoreUnavailable,
@@ -27,8 +28,9 @@ from brokerless.log.entries import PARTITIONS_KEY
 from brokerless.log.log import DeltaLog
 from brokerless.log.start import resolve_start
 from brokerless.log.tail import POLL_S, Tail
+from brokerless.offsets import Offset
 from brokerless.schema import Schema, dead_letters, only_adds, partition_table
-from brokerless.spark.messages import flag, start_option, topic_names
+from brokerless.spark.messages import flag, start_option, topic_names, until_option
 from brokerless.spark.progress import Begin, Position, TableIds, position_in, recorded_in
 
 if TYPE_CHECKING:
@@ -236,9 +238,25 @@ def open_inputs(store: Store, options: Mapping[str, str], *, poll_s: float = POL
     opened = Inputs(tables, at, {table: source.log.state.metadata.id for table, source in tables.items()})
     if rejected is not None:
         opened.ahead = {t: v for t, v in position_in(rejected, name, opened.ids).items() if v > at[t]}
-    if options.get("until") == "now":
-        opened.until = {table: source.end() for table, source in tables.items()}
+    if text := options.get("until"):
+        # guard: a run with an end reads up to it and no further
+        opened.until = {table: _last_version(source, text, alone=len(tables) == 1) for table, source in tables.items()}
     return opened
+
+
+def _last_version(source: Input, text: str, *, alone: bool) -> int:
+    """Return the last version that a run reads which ends before a position.
+
+    Raises:
+        ConfigError: an offset, and there are several tables.
+        OffsetOutOfRange: an offset that is not in the log.
+    """
+    until = until_option(text)
+    if until == "latest":
+        return source.end()
+    if isinstance(until, Offset) and not alone:
+        raise ConfigError(f"Several tables cannot end at the offset {until}: offsets differ between them. Use a time.")
+    return resolve_start(source.log, until).version - 1
 
 
 def _progress_logs(store: Store, options: Mapping[str, str]) -> tuple[str, DeltaLog | None, DeltaLog | None]:

@@ -70,6 +70,7 @@ def report_error(error: BrokerlessError) -> int:
 def _options(args: argparse.Namespace) -> RunOptions:
     return RunOptions(
         once=args.once,
+        until=args.until,
         engine=args.engine,
         commit_interval_s=args.interval if args.commit_interval is None else args.commit_interval,
         create_output=args.create_output,
@@ -92,7 +93,10 @@ def _parser(pipeline: Pipeline) -> argparse.ArgumentParser:
     parser.add_argument("--output", default=pipeline.output, help="output topic")
     parser.add_argument("--create-output", action="store_true", help="create the output if it is missing")
     parser.add_argument("--name", default=pipeline.name, help="the pipeline's name; its progress is recorded under it")
-    parser.add_argument("--start", default=pipeline.start, help="without progress: beginning, latest or a time")
+    parser.add_argument(
+        "--start", "--from", default=pipeline.start, help="without progress: beginning, latest or a time"
+    )
+    parser.add_argument("--until", help="end before now, a past time, or an offset such as 12:0 of the only partition")
     parser.add_argument(
         "--engine",
         choices=ENGINES,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Literal
 
 from brokerless.columns import records
@@ -12,7 +13,6 @@ from brokerless.topics import describe_topic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from datetime import datetime
 
     import pyarrow as pa
     from arro3.core import Table
@@ -109,6 +109,22 @@ def start_option(options: Mapping[str, str]) -> Literal["beginning", "latest"] |
             "The start of a pipeline must be beginning, latest or a time; offsets differ between partitions."
         )
     return start
+
+
+def until_option(text: str) -> Literal["latest"] | Offset | datetime:
+    """Return the position before which a run ends: ``latest`` (``now``), an offset such as ``12:0``, or a past time.
+
+    Raises:
+        ConfigError: the text is none of these.
+    """
+    until = parse_start("latest" if text == "now" else text)
+    if until == "beginning":
+        raise ConfigError("A run must end at now, a time or an offset, got beginning.")
+    if isinstance(until, Offset) and until.index:
+        raise ConfigError(f"A run reads whole commits, so it cannot end at {until}; use {until.version}:0 or later.")
+    if isinstance(until, datetime) and until > datetime.now(UTC):
+        raise ConfigError(f"A run cannot end at {text}, which has not come yet; use now, or leave the end out.")
+    return until
 
 
 def topic_names(options: Mapping[str, str]) -> list[str]:

@@ -82,6 +82,7 @@ class Pipeline:
         settings: Settings | None = None,
         *,
         once: bool = False,
+        until: str | None = None,
         engine: Engine = "auto",
         commit_interval: str | float | None = None,
         create_output: bool = False,
@@ -101,6 +102,8 @@ class Pipeline:
         Args:
             settings: where topics are; read from the environment by default.
             once: process what is there, then return.
+            until: process what was committed before ``now``, a past time, or an offset such as ``12:0`` (for one input
+                with one partition), then return.
             engine: how it runs.
             commit_interval: the least time between two commits, as ``20ms``, ``1s`` or a number of seconds; 100 ms in
                 real-time mode, and as fast as they can for batches.
@@ -129,6 +132,7 @@ class Pipeline:
             raise ConfigError(f"skip must be a list of objects as table@version:index, got {skip!r}.")
         options = RunOptions(
             once=once,
+            until=until,
             engine=engine,
             commit_interval_s=None if commit_interval is None else interval_s(commit_interval),
             create_output=create_output,

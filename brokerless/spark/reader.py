@@ -9,7 +9,7 @@ from brokerless.columns.records import arrow_schema
 from brokerless.offsets import parse_start
 from brokerless.schema import PRODUCED_AT, Column, Schema
 from brokerless.settings import Settings
-from brokerless.spark.messages import METADATA, ddl
+from brokerless.spark.messages import METADATA, ddl, until_option
 from brokerless.spark.worker import settings_option
 from brokerless.store import open_store
 from brokerless.topics import describe_topic
@@ -31,6 +31,7 @@ def read_stream(
     settings: Settings | None = None,
     start: str = "beginning",
     once: bool = False,
+    until: str | None = None,
     metadata: bool = True,
     max_rows: int | None = None,
     max_bytes: int | None = None,
@@ -54,6 +55,7 @@ def read_stream(
         start: where to begin without recorded progress: ``beginning``, ``latest`` or a time. ``write_stream`` records
             what that means when it first starts, before anything is read.
         once: end at what the topics hold when the stream starts.
+        until: end before this position: ``now`` (as ``once``), a time, or for one partition an offset as ``12:0``.
         metadata: whether to add the metadata columns.
         max_rows: limit of one batch, soft by one commit, like the next two.
         max_bytes: of the objects.
@@ -75,6 +77,7 @@ def read_stream(
         output=output,
         start=start,
         once=once,
+        until=until,
         metadata=metadata,
         accept_new_input=accept_new_input,
         accept_rewrites=accept_rewrites,
@@ -94,6 +97,7 @@ def source_options(
     output: str,
     start: str = "beginning",
     once: bool = False,
+    until: str | None = None,
     metadata: bool = True,
     accept_new_input: bool = False,
     accept_rewrites: bool = False,
@@ -105,6 +109,8 @@ def source_options(
         TopicNotFound, SchemaError, ConfigError: as ``read_stream``.
     """
     parse_start(start)
+    if until is not None:
+        until_option(until)
     store = open_store(settings)
     for topic in topics:
         arrow_schema(describe_topic(store, topic).schema)
@@ -115,7 +121,7 @@ def source_options(
         "settings": settings_option(settings),
         "start": start,
         "metadata": str(metadata).lower(),
-        "until": "now" if once else "",
+        "until": until or ("now" if once else ""),
         "acceptnewinput": str(accept_new_input).lower(),
         "acceptrewrites": str(accept_rewrites).lower(),
         "skip": ",".join(skip),

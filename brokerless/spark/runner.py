@@ -15,7 +15,7 @@ from brokerless.errors import ConfigError, TopicNotFound, on_the_way
 from brokerless.schema import PRODUCED_AT, Schema
 from brokerless.spark.conf import Engine
 from brokerless.spark.failures import lost_jvm_named, named_error
-from brokerless.spark.messages import DEAD_LETTER, union_columns
+from brokerless.spark.messages import DEAD_LETTER, union_columns, until_option
 from brokerless.spark.progress_line import Progress
 from brokerless.spark.reader import read_stream, source_options, static_messages
 from brokerless.spark.realtime.engine import COMMIT_INTERVAL_S, start_realtime
@@ -50,10 +50,11 @@ class RunOptions:
         executor_rows: rows, or None for ``EXECUTOR_ROWS``.
 
     Raises:
-        ConfigError: an unknown engine.
+        ConfigError: an unknown engine, or an end that cannot be.
     """
 
     once: bool = False
+    until: str | None = None
     engine: Engine = "auto"
     commit_interval_s: float | None = None
     create_output: bool = False
@@ -65,6 +66,13 @@ class RunOptions:
     def __post_init__(self) -> None:
         if self.engine not in get_args(Engine):
             raise ConfigError(f"The engine must be one of {', '.join(get_args(Engine))}, got {self.engine!r}.")
+        if self.until is not None:
+            until_option(self.until)
+
+    @property
+    def has_end(self) -> bool:
+        """Whether the run ends by itself."""
+        return self.once or self.until is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +115,7 @@ def run_pipeline(
         if reason and progress == "text":
             print(f"Running in micro-batches: {reason}.", file=sys.stderr, flush=True)
         with on_the_way():
-            return _follow(stream, once=options.once, progress=progress, stop=stop, meter=meter, reason=reason)
+            return _follow(stream, once=options.has_end, progress=progress, stop=stop, meter=meter, reason=reason)
 
 
 def interval_s(given: str | float) -> float:
@@ -222,6 +230,7 @@ def _source(pipeline: Pipeline, options: RunOptions) -> dict[str, Any]:
         "output": pipeline.output,
         "start": pipeline.start,
         "once": options.once,
+        "until": options.until,
         "accept_new_input": options.accept_new_input,
         "accept_rewrites": options.accept_rewrites,
         "skip": options.skip,
@@ -233,9 +242,10 @@ def _start_delta(
 ) -> RunningPipeline:
     from brokerless.spark.delta import check_delta_output, delta_session, start_delta
 
-    if options.accept_new_input or options.accept_rewrites or options.skip:
+    if options.accept_new_input or options.accept_rewrites or options.skip or options.until:
         raise ConfigError(
-            "--accept-new-input, --accept-rewrites and --skip are for the other engines; Delta's source has no such."
+            "--accept-new-input, --accept-rewrites, --skip and --until are for the other engines; Delta's source has "
+            "no such."
         )
     check_delta_output(settings, pipeline.output)
     return start_delta(

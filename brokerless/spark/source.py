@@ -14,7 +14,8 @@ Options (``read_stream`` sets them):
 ``skip``           offsets of lost objects to skip, comma-separated, each as ``table@version:index``
 ``acceptRewrites`` ``true`` reads unchanged rows again after another engine's delete or update, instead of stopping
 ``acceptNewInput`` ``true`` reads an input that was deleted and created again by hand from its beginning
-``until``          ``now``: end at the last versions that the logs have at start (then Spark finds nothing more)
+``until``          ``now``: end at the last versions that the logs have at start (then Spark finds nothing more); or a
+                   time, or an offset such as ``12:0`` of the only partition: end before it
 ``cores``          how many tasks can run at once; a large batch is cut into about two for each (default 1)
 ``settings``       profile, root, endpoint and region as JSON; credentials come from the environment or AWS's chain
 =================  ==================================================================================================

@@ -20,7 +20,9 @@ from brokerless.examples.timezone.messages import zone_messages
 from brokerless.local.server import find_minio
 from brokerless.log.log import DeltaLog
 from brokerless.producer.producer import Producer
+from brokerless.schema import Schema
 from brokerless.settings import Settings
+from brokerless.topics import create_dead_letters
 from tests.support.cli import Cli, assert_refused
 
 REPO = Path(__file__).parents[2]
@@ -298,3 +300,41 @@ def test_demo_shows_its_own_ten_messages_and_leaves_nothing_running(tmp_path):
         [*command, "status"], env=environ, cwd=tmp_path, capture_output=True, timeout=30, check=False
     )
     assert status.returncode == 1
+
+
+def test_dead_letters_are_shown_edited_sent_again_and_removed(cli: Cli) -> None:
+    columns = "user string, n long"
+    cli("topics", "create", "clicks", "--schema", columns, "--partitions", "2")
+    create_dead_letters(cli.store, "clean", [Schema.parse(columns)])
+    dead = {"n": 1, "_reason": "no zone", "_topic": "clicks", "_partition": 1, "_offset": "3:0"}
+    with Producer("clean.dead_letters", store=cli.store) as producer:
+        producer.send([{"user": "ada", **dead}, {"user": "bo", **dead}, {"user": "cy", **dead, "_reason": "too old"}])
+
+    assert cli.json("dlq", "list", "clean") == [
+        {"reason": "no zone", "messages": 2},
+        {"reason": "too old", "messages": 1},
+    ]
+    shown = cli("dlq", "show", "clean", "--reason", "zone", "--json").stdout
+    assert [json.loads(line)["_position"] for line in shown.splitlines()] == ["1:0", "1:1"]
+    assert "1:2  clicks/1 3:0  too old" in cli("dlq", "show", "clean").stdout
+
+    Path("dead.jsonl").write_text(shown.replace('"n": 1', '"n": "x"', 1))
+    assert_refused(cli("dlq", "redrive", "clean", "--file", "dead.jsonl"), "dead.jsonl, line 1")
+    Path("dead.jsonl").write_text(shown.replace('"n": 1', '"n": 2', 1))
+    assert cli.json("dlq", "redrive", "clean", "--file", "dead.jsonl")["messages"] == 2
+    assert cli.json("dlq", "redrive", "clean", "--file", "dead.jsonl")["already"] == 2
+    assert cli.json("dlq", "redrive", "clean", "--dry-run")["topics"] == {"clicks": 1}
+    assert cli.json("dlq", "redrive", "clean")["messages"] == 1
+    sent = [json.loads(line) for line in cli("tail", "clicks", "--once", "--partition", "1").stdout.splitlines()]
+    assert [(row["user"], row["n"]) for row in sent] == [("ada", 2), ("bo", 1), ("cy", 1)]
+    assert cli.json("dlq", "list", "clean") == []
+
+    assert_refused(cli("dlq", "purge", "clean"), "--yes")
+    assert cli.json("dlq", "purge", "clean", "--yes") == {
+        "output": "clean",
+        "dry_run": False,
+        "messages": 3,
+        "not_redriven": 0,
+        "until": "2:0",
+    }
+    assert cli("tail", "clean.dead_letters", "--from", "beginning", "--once").stdout == ""

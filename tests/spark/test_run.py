@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import subprocess
@@ -22,12 +23,14 @@ from brokerless.spark.conf import STREAM_CONF
 from brokerless.spark.files import load_pipeline
 from brokerless.store import open_store
 from brokerless.topics import create_topic, describe_topic, list_topics
+from brokerless.verify.compare import compare_topics
 from tests.support.pipelines import rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from brokerless.settings import Settings
+    from brokerless.spark.conf import Engine
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
@@ -153,3 +156,22 @@ def test_the_files_of_new_run_as_they_are(clicks: Settings, tmp_path: Path) -> N
     tested = python("pytest", "-q", "-p", "no:cacheprovider", "test_by_section.py")
     assert tested.returncode == 0, tested.stdout[-3000:]
     assert "2 passed" in tested.stdout
+
+
+@pytest.mark.parametrize("engine", ["realtime", "micro-batch"])
+def test_a_replay_into_another_output_ends_where_it_should_and_leaves_the_live_one_alone(
+    spark: SparkSession, pipeline: Pipeline, clicks: Settings, engine: Engine
+) -> None:
+    store = open_store(clicks)
+    send(clicks, ("cy", "/blog/1"))
+    send(clicks, ("di", "/blog/2"))
+    run = {"engine": engine, "create_output": True, "spark": spark}
+    assert pipeline.run(clicks, once=True, **run).rows == 3  # type: ignore[arg-type]
+    live = describe_topic(store, "sections").heads
+    beside = dataclasses.replace(pipeline, output="sections_v2")
+    assert beside.run(clicks, until="3:0", **run).rows == 2  # type: ignore[arg-type]
+    assert not compare_topics(store, "sections", "sections_v2").ok
+    assert beside.run(clicks, until="3:0", **run).rows == 0  # type: ignore[arg-type]
+    assert beside.run(clicks, until="now", **run).rows == 1  # type: ignore[arg-type]
+    assert compare_topics(store, "sections", "sections_v2", key=["user"]).ok
+    assert describe_topic(store, "sections").heads == live

@@ -39,7 +39,7 @@ ROOMS = [
     ("log",),
     ("topics", "alter", "groups", "lag", "maintenance"),
     ("producer", "consumer"),
-    ("ingest", "export", "verify", "aws"),
+    ("ingest", "export", "dlq", "verify", "aws"),
     ("client",),
     ("spark",),
     ("local",),

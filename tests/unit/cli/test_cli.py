@@ -61,6 +61,10 @@ VERBS = [
     "run",
     "demo",
     "maintain",
+    "dlq list",
+    "dlq show",
+    "dlq redrive",
+    "dlq purge",
     "doctor",
 ]
 
