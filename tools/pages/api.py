@@ -46,7 +46,8 @@ def _entry(name: str, value: Any) -> Iterator[str]:
         yield f"```\n{name}{_signature(value)}\n```\n"
         yield _markdown(value)
         return
-    yield f"```\nclass {name}{_signature(value)}\n```\n"
+    if not issubclass(value, Exception):
+        yield f"```\nclass {name}{_signature(value)}\n```\n"
     yield _markdown(value)
     fields = {field.name for field in dataclasses.fields(value)} if dataclasses.is_dataclass(value) else set()
     for attribute, member in _members(value):

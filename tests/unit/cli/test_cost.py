@@ -46,7 +46,7 @@ def test_each_option_reaches_the_workload(cli: Cli) -> None:
         "messages_per_s": 5.5, "message_bytes": 7, "hours_per_day": 8.0, "topics": 2, "partitions": 3, "producers": 4,
         "commits_per_s": 0.5, "source": "kinesis", "readers": 6, "idle_poll_s": 0.02, "retention_days": 9.0,
         "engine": "emr-serverless", "workers": 11, "worker_type": "G.1X", "storage_class": "express",
-        "clean_up_every_h": 12.0,
+        "clean_up_every_h": 12.0, "group_members": 5,
     }  # fmt: skip
     options = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     said = cli.json("cost", *options, "--no-kms", "--no-monitoring", "--no-canary", "--single")

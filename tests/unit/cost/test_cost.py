@@ -504,10 +504,10 @@ def test_members_of_groups_cost_heartbeats_and_looks() -> None:
         membership.WATCH_S,
         membership._WATCHED,
     )
-    found = items(estimate.brokerless(replace(BARE, group_members=3)))
+    found = items(estimate("brokerless", replace(BARE, group_members=3)))
     puts, gets = MONTH_S / 3, MONTH_S + 2 * MONTH_S / 3
     assert found["members of groups"] == pytest.approx(3 * (puts * 5 + gets * 0.4) / 1e6)
-    assert "members of groups" not in items(estimate.brokerless(BARE))
+    assert "members of groups" not in items(estimate("brokerless", BARE))
 
 
 def test_brokerless_by_item() -> None:
