@@ -27,7 +27,6 @@ no other is cleaned away by the same hand (``strays``).
 
 from __future__ import annotations
 
-import zlib
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from dataclasses import dataclass
@@ -302,29 +301,6 @@ class Connection:
         self._retried(
             "PUT", path, lambda: self._bucket.write(path, data, self._process), changes=True, within_s=within_s
         )
-
-    def get_tagged(self, path: str, *, within_s: float | None = None) -> tuple[bytes, Tag]:
-        """As ``Store.get_tagged``."""
-        data = self.get(path, within_s=within_s)
-        return data, (str(zlib.crc32(data)), None)
-
-    def swap(
-        self, path: str, data: bytes, tag: Tag | None, *, within_s: float | None = None
-    ) -> tuple[Outcome, Tag | None]:
-        """As ``Store.swap``."""
-
-        def apply() -> Outcome:
-            found = self._bucket.objects.get(path)
-            if (None if found is None else (str(zlib.crc32(found)), None)) != tag:
-                return "exists"
-            self._bucket.write(path, data, self._process)
-            return "created"
-
-        try:
-            outcome = self._retried("SWAP", path, apply, changes=True, within_s=within_s)
-        except StoreUnavailable:
-            return "unknown", None
-        return outcome, (str(zlib.crc32(data)), None) if outcome == "created" else None
 
     def delete(self, paths: Sequence[str]) -> None:
         """As ``Store.delete``."""

@@ -33,7 +33,7 @@ STANDARD_ONLY = [
     "examples/timezone/messages",
 ]
 ROOMS = [
-    ("version", "errors", "offsets", "clock", "settings", "schema", "forks", "metrics"),
+    ("version", "errors", "offsets", "clock", "settings", "schema", "forks", "deadlines", "metrics"),
     ("store", "bucket", "cost"),
     ("columns",),
     ("log",),
