@@ -261,6 +261,16 @@ def test_the_examples_of_groups_run(here: Settings, capsys: pytest.CaptureFixtur
     assert "Offset(version=1, index=0)" in moves
 
 
+def test_the_examples_of_schemas_run(here: Settings) -> None:
+    names: dict[str, Any] = {}
+    for code in python_blocks("docs/schemas.md"):
+        run_block(code, names)
+    with Consumer("clicks", start="beginning", settings=here) as consumer:
+        found = [ref for batch in consumer.poll(0) for ref in batch.data.column("ref").to_pylist()]
+    assert found == [None, "mail"]
+    names["client"].close()
+
+
 def test_the_examples_of_operations_run(here: Settings) -> None:
     store = open_store(here)
     schema = Schema.parse("date string, message string")
