@@ -146,11 +146,11 @@ class Compaction(TableStep):
         uploads = Uploads(log, clock=self._clock)
         oldest = datetime.fromtimestamp(work.time.now_s - _DELETED_FOR_S, UTC)
         for group in reversed(list(by_size(pieces))):
-            kept: list[Table] = []
+            retained: list[Table] = []
             for table in reversed(list(self._tables(log, group))):
                 if table.num_rows:
-                    kept.append(latest(table, key, seen, drop_deleted_before=oldest))
-            batches = [batch for table in reversed(kept) for batch in table.to_batches()]
+                    retained.append(latest(table, key, seen, drop_deleted_before=oldest))
+            batches = [batch for table in reversed(retained) for batch in table.to_batches()]
             if batches and (data := Table.from_batches(batches)).num_rows:
                 adds.append(self._upload(uploads, data, group))
         removes = tuple(piece.add.path for piece in pieces)

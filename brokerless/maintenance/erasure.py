@@ -1,4 +1,4 @@
-"""Remove messages that must not be kept: a user's, after a request to be forgotten.
+"""Remove messages that must go: a user's, after a request to be forgotten.
 
 Each object with such messages is written again without them, and an entry puts the new object in its place. It says
 that there is nothing new in it, so no reader gets the other messages again, and offsets stay. Other engines no longer
