@@ -72,7 +72,7 @@ def erase_messages(
         topic: the topic, or its name.
         where: the condition (``Condition.parse``).
         dry_run: only count them.
-        by: who asks, for the audit line in the entry. The condition itself is not kept: it may name a person.
+        by: who asks, for the audit line in the entry. The condition itself is not stored: it may name a person.
         on_object: called after each object with the number of objects done and to do.
         clock: time.
 
