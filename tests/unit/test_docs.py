@@ -271,6 +271,12 @@ def test_the_examples_of_schemas_run(here: Settings) -> None:
     names["client"].close()
 
 
+@pytest.mark.parametrize("page", ["docs/retention.md", "docs/erasure.md"])
+def test_the_examples_of_retention_and_erasure_run(here: Settings, page: str) -> None:
+    for code in python_blocks(page):
+        run_block(code, {})
+
+
 def test_the_examples_of_operations_run(here: Settings) -> None:
     store = open_store(here)
     schema = Schema.parse("date string, message string")
