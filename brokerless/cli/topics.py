@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path  # noqa: TC003  # typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,8 +16,6 @@ from brokerless.errors import ConfigError
 from brokerless.schema import Schema
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from brokerless.cli.app import Common
     from brokerless.topics import BrokenTopic, Remains, Topic
 
