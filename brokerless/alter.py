@@ -107,7 +107,7 @@ def add_columns(store: Store, topic: str, columns: Schema | str, *, clock: Clock
     about = describe_topic(store, topic, clock=clock)
     added.added_to(about.logs[0].state.metadata.schema_string)
     # Partition 0 last: it says which columns the topic has, and then all partitions have them.
-    # guard: partition 0 gets new columns last
+    # Partition 0 gets new columns last.
     for log in reversed(about.logs):
         add_columns_to(log, added)
     return describe_topic(store, topic, clock=clock)

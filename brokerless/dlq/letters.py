@@ -221,7 +221,7 @@ class DeadLetters:
             )
         rows = None if edited is None else edited_rows(edited, source)
         targets = Targets(self._store, self._clock)
-        # guard: an interrupted plan is sent before there is another
+        # An interrupted plan is sent before there is another.
         finished = 0 if dry_run else self._finish(targets)
         ledger, tag = self._ledger.read()
         already = 0
@@ -240,7 +240,7 @@ class DeadLetters:
             ids = {partition_table(*key): targets.open(key[0]).table_ids[key[1]] for key in chunk.tables}
             plan = Plan(tuple(chunk.ranges), chunk.edited, ids)
             ledger = Ledger(ledger.number + 1, union([*ledger.sent, *chunk.ranges]), plan)
-            # guard: the plan is noted before its messages are sent
+            # The plan is noted before its messages are sent.
             tag = self._ledger.write(ledger, tag)
             self._send(ledger.number, chunk, targets)
         if ledger.plan is not None and not dry_run:
@@ -293,7 +293,7 @@ class DeadLetters:
                 commit_table(
                     targets.open(name).logs[partition],
                     table,
-                    # guard: the plan's number is in the commit of its messages
+                    # The plan's number is in the commit of its messages.
                     txns={self._app_id: number},
                     expect={},
                     timeout_s=DEADLINE_S,

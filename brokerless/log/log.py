@@ -733,7 +733,7 @@ class DeltaLog:
             self._look_again()
             for entry in self.read_from(min(change.since, self.state.version) + 1):
                 if entry.version > change.since:
-                    # guard: a rewrite gives way to who removed a file first
+                    # A rewrite gives way to who removed a file first.
                     change.check(entry, self.uri)
                 if entry.version > self.state.version:
                     self._absorb(entry)
@@ -762,7 +762,7 @@ class DeltaLog:
                 attempts += tries
                 if rival is None:
                     added = [add.path for add in change.adds]
-                    # guard: a rewrite that slept makes sure that its entry is in the log
+                    # A rewrite that slept makes sure that its entry is in the log.
                     if self._is_older(self._confirmed, FRESH_S) and self._is_past(
                         version, added, commit_id, removes=change.removes
                     ):
@@ -831,7 +831,7 @@ class DeltaLog:
             timestamp = max(self._clock.time_us() // 1000, state.timestamp_ms)
             adds = [add for request in group for add in request.adds]
             rows = rows_in(add for add in adds if add.data_change)
-            # guard: an entry counts the messages on from the last one
+            # An entry counts the messages on from the last one.
             total = None if state.total is None or rows is None else state.total + rows
             body = build_entry(
                 commit_id=commit_id,
@@ -1124,7 +1124,7 @@ class DeltaLog:
         if metadata.deleted:
             raise TopicDeleted(f"{self.uri} was deleted (entry {entry.version}).")
         check_supported(protocol, metadata, table=self.uri)
-        # guard: columns may only be added
+        # Columns may only be added.
         if _changed(state.metadata, metadata):
             raise self._other_columns(entry.version)
         self._turns.saw(entry)

@@ -126,7 +126,7 @@ class Compaction(TableStep):
     def _upload(self, uploads: Uploads, data: Table, group: Sequence[Piece]) -> Add:
         encoded = records.encode(data)
         first, last = min(piece.first for piece in group), max(piece.last for piece in group)
-        # guard: an object that is merged is there before its entry
+        # An object that is merged is there before its entry.
         name = uploads.put(encoded, f"merged-{first}-{last}-{self._clock.uuid()}")
         return Add(name, len(encoded), data.num_rows, max(piece.add.modified_ms for piece in group))
 

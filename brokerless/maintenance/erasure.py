@@ -152,7 +152,7 @@ class _Eraser:
             if not any(met):
                 return
             change.messages += sum(met)
-        # guard: what is left of an object is there before the object may go
+        # What is left of an object is there before the object may go.
         if not self._keep_rest(path, whole):
             return
         if live is None:
@@ -192,7 +192,7 @@ class _Eraser:
         met = self._met(table, path)
         if any(met) and not self._dry_run:
             left = records.encode(rows_where(table, [not one for one in met]))
-            # guard: two who erase at once keep the least of it
+            # Two who erase at once keep the least of it.
             if self._store.swap(rest, left, tag)[0] != "created":
                 raise RewriteConflict(f"{self._log.uri}: somebody else erases, too. Try again.")
         return known or any(met)

@@ -87,7 +87,7 @@ class GarbageCollection(TableStep):
         live, version = set(state.files), state.version
         garbage = [info for info in old if self._is_garbage(info, info.path[skip:], state, rules, horizon)]
         replaced = {info.path.removeprefix(f"{log.table}/{ERASED}/") for info in erased}
-        # guard: an object of which rows were erased goes, though entries name it: what is left of it is beside it
+        # An object of which rows were erased goes, though entries name it: what is left of it is beside it.
         garbage += [i for i in old if i.path[skip:] in replaced - live and i not in garbage]
         # No entry names the object of one that is older than all of them.
         is_over = state.metadata.deleted and now_s - horizon.ended_s >= self._limits.grace_s

@@ -36,13 +36,13 @@ def remove_members(store: Store, clock: Clock, now_s: float) -> Report | None:
     try:
         for info in store.list(FOLDER):
             group, _, rest = info.path.removeprefix(f"{FOLDER}/").partition("/")
-            # guard: only an old object of a member is removed
+            # Only an old object of a member is removed.
             if rest.startswith("members/") and now_s - info.modified_s > MEMBER_GRACE_S:
                 old[group].append(info)
         for group, found in old.items():
             try:
                 state = GroupObjects(store, group, clock).read_group()
-                # guard: the object of a member in its group stays
+                # The object of a member in its group stays.
                 names = set() if state is None else _named(state.members, state.shares.values())
                 gone = [one for one in found if one.path.rpartition("/")[2].removesuffix(".json") not in names]
                 for batch in batches(gone):

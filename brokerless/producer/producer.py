@@ -302,7 +302,7 @@ class Producer:
             table = self._table(messages)
         except (SchemaError, MessageError):
             # Perhaps they do fit, and it is the columns that this producer remembers which are not the topic's.
-            # guard: a misfit is compared with the columns of now
+            # A misfit is compared with the columns of now.
             if self.refresh_schema() == known:
                 raise
             table = self._table(messages)

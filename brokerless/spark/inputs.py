@@ -239,7 +239,7 @@ def open_inputs(store: Store, options: Mapping[str, str], *, poll_s: float = POL
     if rejected is not None:
         opened.ahead = {t: v for t, v in position_in(rejected, name, opened.ids).items() if v > at[t]}
     if text := options.get("until"):
-        # guard: a run with an end reads up to it and no further
+        # A run with an end reads up to it and no further.
         opened.until = {table: _last_version(source, text, alone=len(tables) == 1) for table, source in tables.items()}
     return opened
 

@@ -95,7 +95,7 @@ if doubt:
         "nobody writes to a log with a hole",
         "",
         "What the missing entry says (a sequence, an epoch) is done a second time behind it.",
-        first=200,
+        first=600,
     ),
 )
 
