@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from brokerless.log.log import DeltaLog
     from brokerless.offsets import Ack, Offset
     from brokerless.producer.producer import Producer
+    from brokerless.query.scan import Scan, scan
     from brokerless.schema import Column, Schema
     from brokerless.settings import Settings
     from brokerless.spark.pipeline import Pipeline
@@ -105,6 +106,7 @@ __all__ = [
     "PipelineFenced",
     "Producer",
     "ProducerFenced",
+    "Scan",
     "Schema",
     "SchemaError",
     "Settings",
@@ -127,6 +129,7 @@ __all__ = [
     "describe_topic",
     "list_topics",
     "open_store",
+    "scan",
 ]
 
 _HOME = {
@@ -142,6 +145,7 @@ _HOME = {
     "Offset": "offsets",
     "Pipeline": "spark.pipeline",
     "Producer": "producer.producer",
+    "Scan": "query.scan",
     "Schema": "schema",
     "Settings": "settings",
     "Store": "store",
@@ -152,6 +156,7 @@ _HOME = {
     "describe_topic": "topics",
     "list_topics": "topics",
     "open_store": "store",
+    "scan": "query.scan",
 }
 
 

@@ -27,6 +27,8 @@ from brokerless.groups.subscription import MAX_POLL_INTERVAL_S
 from brokerless.lag import lag_of
 from brokerless.log.log import DEADLINE_S
 from brokerless.producer.producer import Producer
+from brokerless.query.scan import scan
+from brokerless.query.sql import run_sql
 from brokerless.schema import Schema
 from brokerless.settings import Settings
 from brokerless.store import open_store
@@ -38,12 +40,15 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+    from arro3.core import Table
+
     from brokerless.consumer import Batch
     from brokerless.export.topic import Exported
     from brokerless.groups.admin import Group, GroupSummary, ResetPartition
     from brokerless.groups.assignment import Strategy
     from brokerless.lag import Lag
     from brokerless.offsets import SavedPosition, Shift, Start
+    from brokerless.query.scan import Scan
     from brokerless.store import Store
     from brokerless.topics import Topic
 
@@ -284,6 +289,26 @@ class Client:
         )
         self._opened().add(consumer)
         return consumer
+
+    def scan(
+        self,
+        topic: str | Topic,
+        *,
+        partitions: Sequence[int] | None = None,
+        latest_only: bool = False,
+        key: str | None = None,
+    ) -> Scan:
+        """Read all messages of a topic as one relation; arguments and errors are those of ``scan``."""
+        return scan(topic, partitions=partitions, latest_only=latest_only, key=key, store=self.store, clock=self._clock)
+
+    def sql(self, query: str) -> Table:
+        """Run a query over topics, and return its result as an arro3 table.
+
+        Raises:
+            ConfigError: the query cannot be run; the text says why.
+            StoreError: the store failed.
+        """
+        return run_sql(query, settings=self.settings, clock=self._clock)
 
     def export(
         self,

@@ -24,13 +24,14 @@ def application() -> typer.Typer:
         new,
         run,
         server,
+        sql,
         topics,
         verify,
     )
 
     if not app.app.registered_commands:
         # The order here is the order in the help.
-        for module in (server, topics, groups, messages, lag, new, run, dlq, demo, maintain, cost, verify, doctor):
+        for module in (server, topics, groups, messages, sql, lag, new, run, dlq, demo, maintain, cost, verify, doctor):
             module.register(app.app)
     return app.app
 

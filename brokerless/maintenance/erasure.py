@@ -124,6 +124,7 @@ class _Eraser:
         self._dry_run = dry_run
         self._by = by
         self._clock = clock
+        self._versions: dict[str, int] = {}  # the entry that brought each object
 
     def erase(self, on_object: Callable[[int, int], None] | None) -> None:
         """Erase from every object that the table or an entry names; what was done before a conflict counts."""
@@ -133,6 +134,7 @@ class _Eraser:
         for entry in self._log.read_from(self._log.earliest()):
             if entry.version <= state.version:
                 names.update(dict.fromkeys(add.path for add in entry.adds))
+                self._versions |= {add.path: entry.version for add in entry.messages}
         change = _Change(Uploads(self._log, clock=self._clock))
         for done, name in enumerate(names, start=1):
             if on_object is not None:
@@ -162,7 +164,10 @@ class _Eraser:
         if whole is not None and not all(met) and not self._dry_run:
             rest = rows_where(whole, [not one for one in met])
             data = records.encode(rest)
+            # The new object is named for the entries of its messages: by these it has its place among the others.
             first, last = compacted_range(name)
+            if first < 0 and name in self._versions:
+                first = last = self._versions[name]
             unique = self._clock.uuid() if first < 0 else f"merged-{first}-{last}-{self._clock.uuid()}"
             change.adds.append(Add(change.uploads.put(data, unique), len(data), rest.num_rows, live.modified_ms))
 

@@ -261,6 +261,15 @@ def test_the_examples_of_groups_run(here: Settings, capsys: pytest.CaptureFixtur
     assert "Offset(version=1, index=0)" in moves
 
 
+def test_the_examples_of_sql_run(here: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+    run_block(python_blocks("README.md")[0], {})
+    capsys.readouterr()
+    run_block(python_blocks("docs/sql.md")[0], {})
+    rows, counted, user = capsys.readouterr().out.splitlines()
+    assert (rows, counted) == ("2", "[2]")
+    assert user in {"ada", "bob"}
+
+
 def test_the_examples_of_schemas_run(here: Settings) -> None:
     names: dict[str, Any] = {}
     for code in python_blocks("docs/schemas.md"):

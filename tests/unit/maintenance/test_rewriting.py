@@ -254,3 +254,13 @@ def test_conditions(text: str, rows: list[int]) -> None:
 def test_what_is_no_condition_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         Condition.parse(text, SCHEMA)
+
+
+def test_what_erasure_writes_again_does_not_become_the_latest(store: FakeStore, clock: FakeClock) -> None:
+    limit(store, compact_by="user")
+    Producer("t", store=store, clock=clock).send([{"user": "a", "n": 1}, {"user": "b", "n": 1}])
+    send(store, 2, user="a")
+    erase_messages(store, "t", "user = 'b'", clock=clock)
+    clock.advance(compaction.SETTLED_S + 1)
+    assert maintain(store, merge_every=1).objects_merged == 2
+    assert table_rows(store) == [2]
