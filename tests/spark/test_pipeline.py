@@ -261,7 +261,7 @@ def test_bad_configuration_stops_at_start(spark: SparkSession, settings: Setting
     create(settings)
     with pytest.raises(TopicNotFound, match="nowhere"):
         read_stream(spark, ["nowhere"], name=NAME, output=OUTPUT, settings=settings)
-    with pytest.raises(ConfigError, match="not a start position"):
+    with pytest.raises(ConfigError, match="is not a position"):
         read_stream(spark, ["timezone1"], name=NAME, output=OUTPUT, settings=settings, start="soon")
     array = {"type": "array", "elementType": "string", "containsNull": True}
     field = {"name": "tags", "type": array, "nullable": True, "metadata": {}}
