@@ -34,11 +34,13 @@ test-all: lint types ## The same with the slow tests
 
 faults: setup ## The attacks on the guarantees, in short: simulation, malformed inputs, a grid of faults (four minutes)
 	$(BIN)/python -m tests.sim --seeds 1500
+	$(BIN)/python -m tests.sim --first 1000000 --seeds 500
 	$(BIN)/python -m tests.malformed --inputs 800
 	$(BIN)/python -m tests.grid --seconds 100 $(ARGS)
 
 faults-long: setup-aws ## All of them, and 30 minutes under load (two hours and more; keeps results in docs/proof)
 	$(BIN)/python -m tests.sim --seeds 10000 --record
+	$(BIN)/python -m tests.sim --first 1000000 --seeds 10000
 	$(BIN)/python -m tests.mutants --record
 	$(BIN)/python -m tests.malformed --inputs 10000 --record
 	$(BIN)/python -m tests.soak --minutes 30 --rate 50000 --record
