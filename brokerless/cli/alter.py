@@ -185,7 +185,13 @@ def forget(
         [(one.partition, one.messages, one.objects, "-" if one.version is None else one.version) for one in found],
     )
     total = sum(one.messages for one in found)
-    say(f"{total} messages of {name} {'would be' if dry_run else 'were'} removed.")
+    if dry_run or not total:
+        say(f"{total} messages of {name} would be removed.")
+    else:
+        say(
+            f"{total} messages of {name} were removed from the table. Readers of the log no longer find them once "
+            "'brokerless maintain' has run, an hour from now or later."
+        )
 
 
 def retention_of(text: str | None) -> dict[str, Any]:
