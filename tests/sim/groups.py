@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tests.sim.world import Process
 
 GROUP: Final = "g"
+_REPLACED: Final = "another member joined as"  # why a static member was fenced
 _MEMBER: Final = re.compile(rf"{FOLDER}/{GROUP}/members/(.+)\.json")
 
 
@@ -173,11 +174,9 @@ class Truth:
             names = {self.stage.events[number - 1].process for number in finding.events}
             # Of who owns a partition only running clocks can tell: docs/guarantees.md, "Consumer groups".
             stood_still = any(name in self._names and self._names[name].clock.stood_still_us for name in names)
-            # Nor of a static member that still runs when another one takes its place.
-            instances = {name.partition("/")[2].rpartition("-")[0] for name in names} - {"member"}
-            replaced = (
-                len(instances) == 1 and len(names) > 1 and all(f"/{one}-" in n for n in names for one in instances)
-            )
+            # Nor of a static member that still runs when another one takes its place, and perhaps hands it on.
+            members = [self._states.get(name.partition("/")[2]) for name in names]
+            replaced = any(one is not None and (one.fenced or "").startswith(_REPLACED) for one in members)
             if finding.kind == "two-owners" and (stood_still or replaced):
                 self.stage.world.counts["sleepers that gave messages out beside their successor"] += 1
             else:
