@@ -15,8 +15,9 @@ import subprocess
 import tempfile
 import time
 from typing import TYPE_CHECKING, Final, TypeVar
+from urllib.parse import urlsplit
 
-from brokerless.errors import ConfigError
+from brokerless.errors import ConfigError, StoreUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,6 +31,7 @@ Started = TypeVar("Started")
 _READY_DEADLINE_S: Final = 30.0
 _POLL_S: Final = 0.02
 _PROBE_TIMEOUT_S: Final = 2.0
+_CONNECT_TIMEOUT_S: Final = 3.0
 # Below this a server starts, takes a few objects and then fails in the middle of a commit.
 _MIN_FREE_BYTES: Final = 64 * 1024 * 1024
 # A port that was free a moment ago can be taken by the time the server binds it; then another one is tried.
@@ -218,6 +220,25 @@ def http_get(port: int, path: str, *, header: str | None = None) -> str:
     if answer.status != http.client.OK:
         return ""
     return body if header is None else answer.getheader(header, "")
+
+
+def check_listening(endpoint: str) -> None:
+    """Raise if nothing accepts connections at the endpoint.
+
+    Raises:
+        StoreUnavailable: nothing listens there.
+    """
+    parts = urlsplit(endpoint)
+    try:
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        socket.create_connection((parts.hostname or "", port), _CONNECT_TIMEOUT_S).close()
+    except ValueError as error:
+        raise ConfigError(f"The endpoint {endpoint!r} is not a URL ({error}); write http://host:port.") from None
+    except OSError as error:
+        raise StoreUnavailable(
+            f"No S3 server answers at {endpoint} ({error.strerror or error}). Start one with 'brokerless up' (MinIO: "
+            "'brokerless up --minio'), or set AWS_ENDPOINT_URL to the one to use."
+        ) from None
 
 
 def read_log(log_file: Path) -> str:

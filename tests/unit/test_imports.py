@@ -43,7 +43,7 @@ ROOMS = [
     ("client",),
     ("spark",),
     ("local",),
-    ("testing", "examples"),
+    ("testing", "examples", "doctor"),
     ("cli",),
 ]
 """The modules and packages of the library, the lowest first. Each imports only what is beside it or below it."""

@@ -21,13 +21,13 @@ from brokerless import errors
 from brokerless.cli import application, lines
 from brokerless.cli import main as cli_main
 from brokerless.cli.app import _Root, exit_code
-from brokerless.cli.doctor import clock_skew
 from brokerless.cli.lines import Spool
 from brokerless.cli.messages import _printer, stop_on_signals
 from brokerless.cli.output import Progress, printable
 from brokerless.columns.records import to_table
 from brokerless.consumer import Batch
 from brokerless.consumer.partition import PartitionReader
+from brokerless.doctor import clock_skew
 from brokerless.errors import ConfigError, MessageError, SchemaError
 from brokerless.log.entries import PARTITIONS_KEY
 from brokerless.log.log import DeltaLog
