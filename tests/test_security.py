@@ -34,8 +34,9 @@ from brokerless.errors import BrokerlessError, ConfigError, MessageError, StoreE
 from brokerless.export.text import csv_header, csv_lines, json_lines
 from brokerless.export.topic import export_topic
 from brokerless.ingest.bodies import table_of
+from brokerless.local.minio import find_minio, start_minio
 from brokerless.local.processes import prepare
-from brokerless.local.server import find_minio, start_embedded, start_minio
+from brokerless.local.server import start_embedded
 from brokerless.log.entries import Add, is_inside
 from brokerless.log.log import DeltaLog
 from brokerless.maintenance.maintainer import Maintainer
