@@ -116,7 +116,8 @@ def run(
     """
     options = common(ctx, profile, root, as_json)
     settings = options.settings()
-    from brokerless.local.jobs import check_job, end_group, job_script, start_job
+    from brokerless.local.jobs import check_job, job_script, start_job
+    from brokerless.local.processes import end_group
     from brokerless.spark.files import load_pipeline
     from brokerless.topics import describe_topic
 
