@@ -11,9 +11,13 @@ import contextlib
 import json
 import re
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from brokerless.errors import ConfigError, SchemaError
+from brokerless.schema_files import columns_of_avro, columns_of_json_schema, columns_of_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 PRODUCED_AT: Final = "_produced_at"
 """The last column of every topic: when the producer received the message (timestamp, microseconds, UTC)."""
@@ -148,6 +152,39 @@ class Schema:
             if column.type not in _TYPES.values() and not _DECIMAL.fullmatch(column.type):
                 raise column.not_primitive()
         return cls(tuple(columns))
+
+    @classmethod
+    def from_json_schema(cls, document: Any) -> Schema:
+        """Return the schema that a JSON Schema (draft 2020-12, parsed) of an object describes.
+
+        Raises:
+            SchemaError: a property cannot be a column; the text names it.
+        """
+        return cls.of([Column(name, kind) for name, kind in columns_of_json_schema(document)])
+
+    @classmethod
+    def from_avro(cls, document: Any) -> Schema:
+        """Return the schema that an Avro record (parsed JSON) describes.
+
+        Raises:
+            SchemaError: a field cannot be a column; the text names it.
+        """
+        pairs = columns_of_avro(document)
+        return cls.of([Column(name, _delta_type(kind, column=name)) for name, kind in pairs])
+
+    @classmethod
+    def infer(cls, rows: Iterable[Mapping[str, Any]], *, texts: bool = False) -> Schema:
+        """Return a schema for rows such as these, by the values of the first 1,000.
+
+        Args:
+            rows: as a producer takes them.
+            texts: whether all values are text, as in CSV; an empty one is none.
+
+        Raises:
+            SchemaError: there are no rows, or a field has values that no one column can hold; the text names it.
+        """
+        pairs = columns_of_rows(rows, texts=texts)
+        return cls.of([Column(name, kind) for name, kind in pairs if name != PRODUCED_AT])
 
     def to_delta(self) -> str:
         """Return the table's ``schemaString``, with ``_produced_at`` as its last column."""

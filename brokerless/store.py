@@ -21,6 +21,7 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeVar
 from urllib.parse import urlsplit
@@ -30,6 +31,7 @@ from obstore import exceptions as obs
 from obstore.store import LocalStore, MemoryStore, S3Store, from_url
 
 from brokerless.clock import SYSTEM, Clock
+from brokerless.deadlines import left_s
 from brokerless.errors import AccessDenied, BucketNotFound, ConfigError, StoreError, StoreUnavailable
 
 if TYPE_CHECKING:
@@ -193,7 +195,7 @@ class ObstoreStore:
                     f"{self.uri}/{path} has {size} bytes; the largest supported object has {MAX_OBJECT_BYTES}. "
                     "Let its writer write fewer rows per object."
                 )
-            if within_s is None or size <= _STREAMED:
+            if left_s(within_s) is None or size <= _STREAMED:
                 return answer.bytes().to_bytes()
             for chunk in answer.stream(min_chunk_size=_STREAMED // 4):
                 had.extend(chunk)
@@ -205,7 +207,7 @@ class ObstoreStore:
         """Implement ``Store.put``."""
         self.requests["PUT"] += 1
         # Not with a deadline: each part of a multipart upload has its own timeout.
-        parts = within_s is None and len(data) > 64 * 2**20
+        parts = left_s(within_s) is None and len(data) > 64 * 2**20
         self._ask(
             "PUT", path, lambda client: obstore.put(client, path, data, use_multipart=parts), within_s, size=len(data)
         )
@@ -218,6 +220,7 @@ class ObstoreStore:
         self, path: str, data: bytes, mode: Literal["create"] | UpdateVersion, within_s: float | None
     ) -> tuple[Outcome, Tag | None]:
         self.requests["PUT"] += 1
+        within_s = self._within_s("PUT", path, within_s)
         try:
             once = self._client(_timeout_s(len(data), within_s), retrying=False)
             written = obstore.put(once, path, data, mode=mode, use_multipart=False)
@@ -270,10 +273,11 @@ class ObstoreStore:
 
     def list(self, prefix: str, *, after: str | None = None) -> Iterator[ObjectInfo]:
         """Implement ``Store.list``."""
-        for attempt in range(_LIST_TRIES):
+        for attempt in count():
             self.requests["LIST"] += 1
+            client, left = self._listing(prefix)
             try:
-                for page, chunk in enumerate(obstore.list(self._retrying, prefix, offset=after, chunk_size=_PAGE)):
+                for page, chunk in enumerate(obstore.list(client, prefix, offset=after, chunk_size=_PAGE)):
                     self.requests["LIST"] += page > 0
                     for item in chunk:
                         yield ObjectInfo(item["path"], item["size"], item["last_modified"].timestamp())
@@ -286,15 +290,21 @@ class ObstoreStore:
             except Exception as error:
                 # The client does not retry when an answer breaks off in the middle.
                 named = self._named(error, "LIST", prefix)
-                if attempt == _LIST_TRIES - 1 or not isinstance(named, StoreUnavailable) or isinstance(error, _FINAL):
+                is_last = left is None and attempt == _LIST_TRIES - 1
+                if is_last or not isinstance(named, StoreUnavailable) or isinstance(error, _FINAL):
                     raise named from error
-            self._clock.backoff(attempt, base_s=0.05)
+            self._clock.backoff(attempt, base_s=0.05, cap_s=1.0 if left is None else min(1.0, left))
+
+    def _listing(self, prefix: str) -> tuple[ObjectStore, float | None]:
+        left = self._within_s("LIST", prefix, None)
+        return self._retrying if left is None else self._client(_timeout_s(0, left), retrying=False), left
 
     def folders(self) -> Sequence[str]:
         """Implement ``Store.folders``."""
         self.requests["LIST"] += 1
+        client, _ = self._listing("")
         try:
-            return sorted(str(p) for p in obstore.list_with_delimiter(self._retrying)["common_prefixes"])
+            return sorted(str(p) for p in obstore.list_with_delimiter(client)["common_prefixes"])
         except Exception as error:
             raise self._named(error, "LIST", "") from error
 
@@ -316,10 +326,22 @@ class ObstoreStore:
             client = self._clients.setdefault(key, self._connect(timeout_s, retrying))
         return client
 
+    def _within_s(self, verb: str, path: str, within_s: float | None) -> float | None:
+        """Return how long a request may take, by itself and by the deadline of its caller.
+
+        Raises:
+            StoreUnavailable: that is over; nothing was sent.
+        """
+        left = left_s(within_s)
+        if left is not None and left <= 0 and (within_s is None or within_s > 0):
+            raise StoreUnavailable(f"{verb} {self.uri}/{path} was not sent: the time of its caller was over.")
+        return left
+
     def _ask(
         self, verb: str, path: str, send: Callable[[ObjectStore], _T], within_s: float | None, *, size: int = 0
     ) -> _T:
         """Send a request that may be repeated; ``size`` is the size of its body."""
+        within_s = self._within_s(verb, path, within_s)
         began_s = self._clock.monotonic()
         attempt = 0
         while True:

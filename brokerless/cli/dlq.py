@@ -58,7 +58,7 @@ def register(app: typer.Typer) -> None:
         help=help_of(show),
         epilog=examples(
             "brokerless dlq show clean --limit 10",
-            "brokerless dlq show clean --reason zone --json",
+            "brokerless dlq show clean --reason zone --json   (save the output in dead.jsonl)",
         ),
     )(show)
     dlq.command(

@@ -12,7 +12,7 @@ from brokerless.cli.app import JsonOption, ProfileOption, RootOption, common, en
 from brokerless.cli.output import print_json, printable
 
 if TYPE_CHECKING:
-    from brokerless.doctor import Check
+    from brokerless.local.doctor import Check
 
 
 def register(app: typer.Typer) -> None:
@@ -33,7 +33,7 @@ def doctor(
     and one to ten LISTs per log.
     """
     options = common(ctx, profile, root, as_json)
-    from brokerless.doctor import diagnose
+    from brokerless.local.doctor import diagnose
 
     is_live = sys.stderr.isatty() and not options.as_json
     checks: list[Check] = []

@@ -35,6 +35,7 @@ def register(app: typer.Typer) -> None:
             "brokerless run by_section.py --once",
             "brokerless run by_section.py --commit-interval 20ms",
             "brokerless run by_section.py --output clean_v2 --from beginning --until now   (a replay, beside)",
+            "brokerless run by_section.py --versions clicks/0=12:15   (what becomes of these commits)",
             "brokerless run timezone-etl   (the example)",
             "brokerless run timezone-etl --engine delta --output unified_by_delta",
         ),
@@ -87,6 +88,15 @@ def run(
             "such as 12:0.",
         ),
     ] = None,
+    versions: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--versions",
+            metavar="TOPIC/PARTITION=FIRST:LAST",
+            help="Print what the transform makes of exactly these commits, as JSON lines, and write nothing; can be "
+            "repeated.",
+        ),
+    ] = None,
     accept_new_input: Annotated[
         bool,
         typer.Option("--accept-new-input", help="Begin anew with an input that was removed and made again by hand."),
@@ -130,6 +140,7 @@ def run(
     arguments += ["--output", output] if output else []
     arguments += ["--start", start] if start else []
     arguments += ["--until", until] if until else []
+    arguments += ["--versions", ",".join(versions)] if versions else []
     arguments += ["--commit-interval", commit_interval] if commit_interval else []
     arguments += ["--once"] if once else []
     arguments += ["--accept-new-input"] if accept_new_input else []

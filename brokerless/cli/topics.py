@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path  # noqa: TC003  # typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -31,6 +32,7 @@ def register(app: typer.Typer) -> None:
         epilog=examples(
             'brokerless topics create timezone1 --schema "date string, message string"',
             'brokerless topics create clicks --schema "user string, at timestamp, price decimal(10,2)" --partitions 4',
+            "brokerless topics create clicks --like clicks.jsonl",
         ),
     )(create)
     topics.command(
@@ -51,7 +53,7 @@ def create(
     *,
     name: Name,
     schema: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--schema",
             metavar="TEXT",
@@ -59,7 +61,17 @@ def create(
             "boolean, binary, date, timestamp, decimal(p,s).",
             show_default=False,
         ),
-    ],
+    ] = None,
+    schema_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--schema-file", metavar="FILE", help="Or the columns of a JSON Schema, or of an Avro record (.avsc)."
+        ),
+    ] = None,
+    like: Annotated[
+        Path | None,
+        typer.Option("--like", metavar="FILE", help="Or the columns of messages in a .parquet, .jsonl or .csv file."),
+    ] = None,
     partitions: Annotated[
         int, typer.Option("--partitions", metavar="N", help="Number of partitions; each is a separate ordered log.")
     ] = 1,
@@ -79,7 +91,7 @@ def create(
     With the profiles embedded and minio, a missing bucket is created, too.
     """
     options = common(ctx, profile, root, as_json)
-    columns = Schema.parse(schema)  # before the first request to the store
+    columns = _columns(schema, schema_file, like)  # before the first request to the store
     settings = options.settings()
     from brokerless.alter import limits_of
     from brokerless.topics import create_topic
@@ -97,6 +109,16 @@ def create(
     else:
         many = "partition" if partitions == 1 else "partitions"
         say(f"Topic {name} at {topic.uri}: {topic.schema} ({partitions} {many}).")
+
+
+def _columns(schema: str | None, schema_file: Path | None, like: Path | None) -> Schema:
+    from brokerless.columns.infer import schema_like, schema_of_file
+
+    if (schema is None) + (schema_file is None) + (like is None) != 2:
+        raise ConfigError('Give the columns once: --schema "user string", --schema-file FILE or --like FILE.')
+    if schema_file is not None:
+        return schema_of_file(schema_file)
+    return Schema.parse(schema or "") if like is None else schema_like(like)
 
 
 def list_(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from brokerless.clock import SYSTEM, Clock
 from brokerless.consumer.partition import Batch, Message, PartitionReader, ReadEntry, batches_of, columns_of
+from brokerless.deadlines import carried, patiently, requests_within
 from brokerless.errors import (
     ConfigError,
     UsageError,
@@ -236,8 +237,10 @@ class Consumer:
     def poll(self, max_wait_s: float = 1.0) -> list[Batch]:
         """The next messages: one batch a commit, in order within each partition, partitions taking turns.
 
-        Returns an empty list if none came within ``max_wait_s``; with 0 it looks once. The position moves past what is
-        returned, and stays where it is if an error or an interrupt ends the call.
+        Returns an empty list if none came within ``max_wait_s``; with 0 it looks once, for as long as the store's
+        client retries. A store that does not answer is a ``StoreUnavailable`` at most one second after ``max_wait_s``;
+        only messages that were found are loaded to the end. The position moves past what is returned, and stays where
+        it is if an error or an interrupt ends the call.
 
         An error holds back only what is behind it in its own partition. What is before it is returned first; the next
         poll that meets the error raises it, and the position stays there. Further polls return what the other
@@ -254,7 +257,7 @@ class Consumer:
         """
         refuse_copy(self._opened_in, "consumer")
         try:
-            with self._polling:
+            with requests_within(max_wait_s if max_wait_s > 0 else None), self._polling:
                 self._note_done()
                 return self._poll(max_wait_s)
         finally:
@@ -346,7 +349,9 @@ class Consumer:
         The position moves past a batch when it is given out, so that whoever leaves the loop can go on after it.
         """
         while not self._stopped.is_set() and not self.finished:
-            self._undelivered.extend(self.poll(self._turn_s))
+            with patiently():
+                batches = self.poll(self._turn_s)
+            self._undelivered.extend(batches)
             while self._undelivered and not self._stopped.is_set():
                 self._note_done()
                 batch, self._in_hand = self._undelivered.popleft(), True
@@ -460,10 +465,11 @@ class Consumer:
                 entries = parts[0].next_entries(share)
             else:
                 for part in parts:
-                    futures.append(self._pool.submit(part.next_entries, share))
+                    futures.append(self._pool.submit(carried(part.next_entries), share))
                 for future in futures:
                     entries.extend(future.result())
-            batches = [batch for batch in batches_of(self._store, entries, self.commit) if batch.data.num_rows]
+            with requests_within(None):  # what is on its way is not cut off
+                batches = [batch for batch in batches_of(self._store, entries, self.commit) if batch.data.num_rows]
             return batches, any(entry.files for entry in entries)
         except BaseException:  # interrupts, too: what was read is in nobody's hands
             try:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from brokerless.clock import SYSTEM, Clock
 from brokerless.consumer import Batch, Consumer
+from brokerless.deadlines import patiently
 from brokerless.errors import BrokerlessError, ConfigError, TopicChanged, on_the_way
 from brokerless.export.files import writer_for
 from brokerless.offsets import Offset, SavedPosition
@@ -214,7 +215,7 @@ def minibatches(
         if left <= 0:
             break
         try:
-            with on_the_way():
+            with on_the_way(), patiently():
                 batches = consumer.poll(min(_POLL_S, left))
                 if heads is not None and not batches and held is None:
                     consumer.check_ends()  # the heads are there, so what does not come before them is missing

@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from brokerless.columns import records
+from brokerless.deadlines import requests_within
 from brokerless.errors import BrokerlessError, CommitUnknown, StoreError
 from brokerless.log.entries import Add
 
@@ -136,7 +137,8 @@ class Uploads:
         waited_s = max(self._clock.monotonic() - begun_s, (self._clock.time_us() - begun_us) / 1e6)
         # guard: an object that waited long for its commit is put again
         if waited_s > UPLOAD_VALID_S:
-            put_again(self._log.store, self._log.table, self._objects, clock=self._clock)
+            with requests_within(None):  # however long it takes: without its object the entry is damaged
+                put_again(self._log.store, self._log.table, self._objects, clock=self._clock)
 
 
 def put_again(store: Store, table: str, objects: Mapping[str, bytes], *, clock: Clock) -> None:

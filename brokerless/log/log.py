@@ -42,6 +42,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from weakref import WeakValueDictionary
 
 from brokerless.clock import SYSTEM, Clock
+from brokerless.deadlines import carried
 from brokerless.errors import (
     CommitUnknown,
     LogDamaged,
@@ -1142,7 +1143,7 @@ def _changed(before: Metadata, now: Metadata) -> bool:
 def side_by_side(function: Callable[[_T], _R], items: Iterable[_T]) -> Iterator[_R]:
     """As ``map``, with the pool's threads; without them while the interpreter ends, when no thread takes anything."""
     try:
-        return read_pool().map(function, items)
+        return read_pool().map(carried(function), items)
     except RuntimeError:
         return map(function, items)
 

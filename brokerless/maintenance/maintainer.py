@@ -1,9 +1,10 @@
-"""Maintain tables beside running programs: checkpoints, log clean-up and garbage collection.
+"""Maintain tables beside running programs: checkpoints, retention, merging, log clean-up and garbage collection.
 
-Invariants: nothing is committed, no lock is taken and no live file is changed, so producers, pipelines and readers are
-not affected. A table whose log has a missing entry is reported as ``LogIncomplete`` and not changed. Ages are measured
-by the store's time; a maintainer's clock only decides when it runs. Without names only tables of this kit are
-maintained. ``docs/maintenance.md`` explains the rules and their reasons.
+Invariants: what is committed has no new messages and is passed over by readers, no lock is taken, and no object that a
+retained entry names is removed but those of which rows were erased, so producers, pipelines and readers are not
+affected. A table whose log has a missing entry is reported as ``LogIncomplete`` and not changed. Ages are measured by
+the store's time; a maintainer's clock only decides when it runs. Without names only tables of this kit are maintained.
+``docs/maintenance.md`` explains the rules and their reasons.
 
 Not covered: two maintainers of one table of which one is suspended for longer than the log retention between writing a
 checkpoint and its hint. Run one maintainer for each topic.

@@ -11,18 +11,15 @@ partition, so that the old one is fenced; and ``send(rows, sequence=n)`` writes 
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
-import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Final
-from weakref import WeakSet, finalize
 
 from brokerless.clock import SYSTEM, Clock
 from brokerless.columns import records
+from brokerless.deadlines import carried, requests_within
 from brokerless.errors import (
     BrokerlessError,
     ConfigError,
@@ -36,6 +33,7 @@ from brokerless.errors import (
 from brokerless.forks import is_copy, refuse_copy
 from brokerless.log.log import DEADLINE_S, shared
 from brokerless.offsets import Ack
+from brokerless.producer import unclosed
 from brokerless.producer.buffer import Buffer, Call
 from brokerless.producer.split import split
 from brokerless.producer.writer import PartitionWriter, checked_id
@@ -59,9 +57,6 @@ MAX_COMMIT_ROWS: Final = 1_000_000
 MAX_COMMIT_BYTES: Final = records.MAX_DECODED_BYTES // 4
 """Of Arrow memory: an object that unpacks to more than ``MAX_DECODED_BYTES`` is refused by every reader."""
 
-END_S: Final = 10.0
-"""How long the end of a program may wait for what was enqueued by producers that were not closed."""
-
 _Outcome = tuple[int, int, bool] | BrokerlessError
 
 
@@ -80,7 +75,8 @@ class Producer:
         linger_s: how long ``enqueue`` waits for company before a commit.
         batch_rows, batch_bytes: ``enqueue`` commits when this much waits, whatever the time.
         buffer_bytes: how much may wait, in bytes of Arrow memory; beyond it ``enqueue`` blocks.
-        delivery_timeout_s: how long one commit is tried, from the call of ``send`` or the end of the linger on.
+        delivery_timeout_s: how long one commit is tried, from the call of ``send`` or the end of the linger on; and how
+            long opening may take. A call ends at most one second later.
         store: instead of the one that the settings name.
         clock: time, randomness and sleeping.
 
@@ -110,7 +106,8 @@ class Producer:
         producer_id = checked_id(producer_id, namespace)
         self._opened_in = os.getpid()
         self._clock = clock
-        about = open_topic(store_of(topic, settings, store), topic, clock=clock)
+        with requests_within(delivery_timeout_s):
+            about = open_topic(store_of(topic, settings, store), topic, clock=clock)
         self.topic = about.name
         self.schema = about.schema
         self.partitions = about.partitions
@@ -135,8 +132,7 @@ class Producer:
         self._fenced: ProducerFenced | None = None
         self._sender: threading.Thread | None = None
         self._pool = ThreadPoolExecutor(min(self.partitions, 16))
-        _open.add(self)
-        finalize(self, _close_lost, self._buffer, self._opened_in).atexit = False
+        unclosed.watch(self, self._buffer, self._opened_in)
 
     def send(self, messages: Messages, *, sequence: int | None = None) -> tuple[Ack, ...]:
         """Commits the messages now and returns when they are in the log: one acknowledgement a partition.
@@ -191,7 +187,7 @@ class Producer:
         with self._start_lock:
             if self._sender is None:
                 sender = threading.Thread(
-                    target=_run, args=(self._buffer, self._clock), name=f"producer-{self.topic}", daemon=True
+                    target=unclosed.run, args=(self._buffer, self._clock), name=f"producer-{self.topic}", daemon=True
                 )
                 sender.start()
                 self._sender = sender
@@ -227,7 +223,8 @@ class Producer:
         if self._fenced is not None:
             raise self._fenced
         for writer in self._writers if self._partition is None else [self._writers[self._partition]]:
-            writer.own(self._timeout_s)
+            with requests_within(self._timeout_s):
+                writer.own(self._timeout_s)
 
     def last_sequence(self, partition: int = 0) -> int | None:
         """Return the last sequence of this producer id in the log, or None if there is none. Nothing is written.
@@ -239,7 +236,8 @@ class Producer:
             StoreError: the log could not be read.
         """
         refuse_copy(self._opened_in, "producer")
-        return self._writers[partition].last_sequence()
+        with requests_within(self._timeout_s):
+            return self._writers[partition].last_sequence()
 
     def confirm(self) -> None:
         """Proves from the log that the topic is still the one that was opened, with the same columns: two GETs.
@@ -267,7 +265,8 @@ class Producer:
 
     def _schema_now(self) -> Schema:
         # Partition 0 is deleted last and created last, and gets new columns last.
-        return Schema.from_delta(self._writers[0].log.confirm().metadata.schema_string)
+        with requests_within(self._timeout_s):
+            return Schema.from_delta(self._writers[0].log.confirm().metadata.schema_string)
 
     @property
     def conflicts(self) -> int:
@@ -289,23 +288,7 @@ class Producer:
         if self._sender is not None:
             self._sender.join()
         self._pool.shutdown()
-        _open.discard(self)
-
-    def _end(self, within_s: float) -> None:
-        """Commit what waits when the program ends without ``close``, and name what is lost."""
-        if is_copy(self._opened_in) or not (calls := self._buffer.unsettled()):
-            return
-        self._buffer.flush(max(0.0, min(self._timeout_s, within_s)))
-        lost = [call for call in calls if not call.future.done() or call.future.exception()]
-        if lost:
-            error = lost[0].future.exception() if lost[0].future.done() else None
-            why = error or f"the store did not take them within {min(self._timeout_s, END_S):g} s."
-            rows = sum(call.table.num_rows for call in lost)
-            print(
-                f"brokerless: {rows} messages that were enqueued for topic {self.topic!r} are not acknowledged: {why} "
-                "The program ended without close(); call it, or use the producer in a with statement.",
-                file=sys.stderr,
-            )
+        unclosed.forget(self)
 
     def __enter__(self) -> Producer:
         return self
@@ -353,18 +336,7 @@ class Producer:
                 call.settle(self.topic) if defect is None else call.future.set_exception(defect)
         self._buffer.done(calls)
         if unheard := [call for call in calls if call.errors or defect]:
-            self._tell_lost(unheard, defect)
-
-    def _tell_lost(self, calls: Sequence[Call], defect: BaseException | None) -> None:
-        """Name what is lost without anybody hearing of it: the callers have dropped their futures."""
-        rows, why = 0, defect
-        for call in calls:
-            # Two references to a future that only its call holds: that one, and the argument.
-            if not call.future.watched and sys.getrefcount(call.future) <= 2:
-                rows += len(call.failed) or call.table.num_rows
-                why = why or call.errors[0]
-        if rows:
-            print(f"brokerless: {rows} messages for topic {self.topic!r} are not acknowledged: {why}", file=sys.stderr)
+            unclosed.warn_unheard(self.topic, unheard, defect)
 
     def _refuse_callback(self, what: str) -> None:
         if threading.current_thread() is self._sender:
@@ -384,7 +356,8 @@ class Producer:
                 call.fail(error, range(call.table.num_rows))
             return
         try:
-            self._commit_in_turn(calls, sequence, deadline)
+            with requests_within(deadline - self._clock.monotonic()):
+                self._commit_in_turn(calls, sequence, deadline)
         finally:
             self._commit_lock.release()
 
@@ -416,7 +389,7 @@ class Producer:
             for partition in shares if len(shares) > 1 else ():
                 # No thread takes anything more while the interpreter ends.
                 with contextlib.suppress(RuntimeError):
-                    futures[partition] = self._pool.submit(write, partition)
+                    futures[partition] = self._pool.submit(carried(write), partition)
             wait(futures.values())
         finally:
             wait(futures.values())  # after an interrupt, too: a later call must not overtake what is on its way
@@ -431,27 +404,3 @@ class Producer:
             for call, table, _ in share:
                 call.acks.append(Ack(self.topic, partition, version, index, table.num_rows, duplicate))
                 index += table.num_rows
-
-
-_open: Final[WeakSet[Producer]] = WeakSet()
-
-
-@atexit.register
-def _end_all() -> None:
-    end = time.monotonic() + END_S
-    for producer in list(_open):
-        with contextlib.suppress(Exception):
-            producer._end(end - time.monotonic())
-
-
-def _close_lost(buffer: Buffer, opened_in: int) -> None:
-    """End the thread of a producer that was dropped without ``close``; its calls are settled by then."""
-    if not is_copy(opened_in):
-        buffer.close()
-
-
-def _run(buffer: Buffer, clock: Clock) -> None:
-    """Settle calls until the buffer is closed, without holding the producer: its calls do, until they are settled."""
-    while calls := buffer.next_batch(clock):
-        calls[0].owner._settle(calls)
-        del calls

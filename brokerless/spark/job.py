@@ -15,8 +15,10 @@ from brokerless.clock import duration_s
 from brokerless.errors import BrokerlessError, ConfigError, UsageError
 from brokerless.settings import Settings
 from brokerless.spark.conf import Engine
+from brokerless.spark.exact import parse_versions, transform_versions
 from brokerless.spark.failures import mistake_in_transform
 from brokerless.spark.runner import RunOptions, run_pipeline
+from brokerless.spark.session import spark_session
 from brokerless.spark.sink import EXECUTOR_ROWS
 from brokerless.spark.telemetry import PipelineMeter, published
 
@@ -47,6 +49,8 @@ def run_arguments(pipeline: Pipeline, argv: Sequence[str] | None = None) -> int:
         if args.metrics_namespace and args.metrics_file:
             raise ConfigError("--metrics-namespace and --metrics-file exclude each other; give one of them.")
         pipeline = replace(pipeline, name=args.name, inputs=args.inputs, output=args.output, start=args.start)
+        if args.versions:
+            return _print_versions(pipeline, settings, args.versions)
         meter = PipelineMeter(pipeline.name, usd_per_hour=args.usd_per_hour)
         sink = {"namespace": args.metrics_namespace, "path": args.metrics_file, "region": settings.region}
         with published(meter.meter, **sink):
@@ -58,6 +62,14 @@ def run_arguments(pipeline: Pipeline, argv: Sequence[str] | None = None) -> int:
             raise
         print(f"{mistake} Correct the pipeline's transform; nothing was started.", file=sys.stderr)
         return 2
+    return 0
+
+
+def _print_versions(pipeline: Pipeline, settings: Settings, texts: Sequence[str]) -> int:
+    versions = parse_versions(texts)
+    spark = spark_session(settings, name=pipeline.name)
+    for row in transform_versions(pipeline, settings, versions, spark).toJSON().collect():
+        print(row)
     return 0
 
 
@@ -117,6 +129,12 @@ def _parser(pipeline: Pipeline) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--skip", type=_names, default=[], help="objects that nobody has any more: TABLE@VERSION:INDEX, comma-separated"
+    )
+    parser.add_argument(
+        "--versions",
+        type=_names,
+        help="print what the transform makes of these commits, and write nothing: TOPIC/PARTITION=FIRST:LAST, "
+        "comma-separated",
     )
     parser.add_argument("--json", action="store_true", help="progress as JSON lines")
     parser.add_argument("--state-dir", type=Path, help="scratch space (default: BROKERLESS_STATE_DIR)")

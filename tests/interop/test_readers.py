@@ -14,9 +14,12 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from brokerless import Consumer, DeltaLog, Producer, Schema, create_topic, delete_topic, open_store
-from brokerless.errors import TopicDeleted
+from brokerless.alter import alter_topic, limits_of
+from brokerless.errors import TopicDeleted, TopicRewritten
 from brokerless.export.topic import export_topic
+from brokerless.maintenance.erasure import erase_messages
 from brokerless.maintenance.maintainer import Maintainer, storage_options
+from brokerless.verify.table import verify_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -239,3 +242,69 @@ def test_a_deleted_topic_is_empty_to_everybody_and_a_new_one_is_new(settings: Se
     Producer("t", settings=settings).send(messages(3))
     for reader in READERS:
         assert [row["n"] for row in reader(settings)] == [3]
+
+
+def maintain_at_once(settings: Settings) -> None:
+    """Merge, expire and remove, without waiting for anything to become old."""
+    limits = {"log_retention_s": 0, "grace_s": 0, "merge_every": 5, "unsafe_no_minimum": True}
+    (report,) = Maintainer(["t"], settings=settings, **limits).run_once()  # type: ignore[arg-type]
+    assert report.skipped == ()
+
+
+def numbers(rows: Rows) -> list[int]:
+    return [row["n"] for row in rows]
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_all_agree_after_merging_erasure_and_retention(
+    settings: Settings, producer: Producer, reader: Callable[[Settings], Rows]
+) -> None:
+    store = open_store(settings)
+    for n in range(0, 20, 2):
+        producer.send(messages(n, n + 1))
+    before, expected = delta(settings).version(), by_consumer(settings)
+    maintain_at_once(settings)
+    assert len(delta(settings).file_uris()) == 1
+    assert reader(settings) == expected == by_consumer(settings)
+    older = DeltaTable(uri(settings), version=before, storage_options=storage_options(settings))
+    assert in_order(pa.table(older.to_pyarrow_table())) == expected
+    erase_messages(store, "t", "n in (3, 4)")
+    maintain_at_once(settings)
+    expected = [row for row in expected if row["n"] not in {3, 4}]
+    assert reader(settings) == expected == by_consumer(settings)
+    producer.send(messages(20))
+    size = DeltaLog(store, "t").load(with_files=True).files
+    newest = next(add.size for path, add in size.items() if "merged" not in path)
+    alter_topic(store, "t", limits_of(SCHEMA, retention_bytes=newest))
+    maintain_at_once(settings)
+    assert numbers(reader(settings)) == [20]
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_all_see_the_latest_message_of_each_key(
+    settings: Settings, producer: Producer, reader: Callable[[Settings], Rows]
+) -> None:
+    store = open_store(settings)
+    alter_topic(store, "t", limits_of(SCHEMA, compact_by="ok"))
+    for n in range(10):
+        producer.send(messages(n))
+    maintain_at_once(settings)
+    assert numbers(reader(settings)) == [8, 9]
+    assert numbers(by_consumer(settings)) == list(range(10))
+
+
+def test_a_foreign_delete_stops_readers_until_they_accept_it(settings: Settings, producer: Producer) -> None:
+    producer.send(messages(0, 1, 2))
+    delta(settings).delete("n = 1")
+    producer.send(messages(3))
+    consumer = Consumer("t", start="beginning", settings=settings)
+    assert pa.table(consumer.poll(0)[0].data)["n"].to_pylist() == [0, 1, 2]
+    with pytest.raises(TopicRewritten):
+        consumer.poll(0)
+    accepting = Consumer("t", start="beginning", settings=settings, accept_rewrites=True)
+    found: list[int] = []
+    while batches := accepting.poll(0):
+        found += [n for batch in batches for n in pa.table(batch.data)["n"].to_pylist()]
+    assert found == [0, 1, 2, 0, 2, 3]
+    (report,) = verify_topic(open_store(settings), "t")
+    assert [finding.kind for finding in report.findings] == ["rewritten"]

@@ -40,6 +40,7 @@ from tests.sim.world import SECOND, Killed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from brokerless.store import Tag
     from tests.sim.world import Process, World
 
 FAULTS: Final = ("lost", "unheard", "late", "conflict", "refused", "kill", "pause", "sleep", "clock", "suspend")

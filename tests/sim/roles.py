@@ -8,6 +8,7 @@ as a scheduler would: the old one wakes up as a zombie.
 from __future__ import annotations
 
 import json
+import random
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from brokerless.alter import alter_topic, limits_of
 from brokerless.columns import records
 from brokerless.consumer import Consumer
 from brokerless.errors import (
@@ -38,7 +40,9 @@ from brokerless.ingest.batches import BatchIngest, Routes, SourceMessage
 from brokerless.ingest.http import HttpIngest, HttpRequest
 from brokerless.log.lifecycle import epoch_of
 from brokerless.log.log import FRESH_S, DeltaLog
+from brokerless.log.rewrite import RewriteConflict
 from brokerless.log.tail import RETENTION_CHECK_S
+from brokerless.maintenance.erasure import erase_messages
 from brokerless.maintenance.maintainer import Maintainer
 from brokerless.metrics import Meter
 from brokerless.producer.pool import ProducerPool
@@ -58,7 +62,6 @@ from tests.sim.bucket import Connection, before
 from tests.sim.world import SECOND
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Callable, Sequence
 
     from brokerless.clock import Clock
@@ -101,9 +104,17 @@ class Stage:
     by_hand: bool = False
     """Whether that is done by removing the folder, so that the log does not know."""
     events: list[Event] = field(default_factory=list)
+    rewriting: bool = False
+    """Whether maintenance merges and removes old messages, and somebody erases some."""
+    erasures: list[tuple[frozenset[int], int, float]] = field(default_factory=list)
+    """Which messages were to be erased, when that began, and when it was done (infinity: never known to be)."""
     opened_us: dict[str, int | None] = field(default_factory=dict)
     """When the processes of the history had opened their topic."""
     roles: list[Role] = field(default_factory=list)
+
+    def erased(self) -> frozenset[int]:
+        """Messages that may be gone."""
+        return frozenset(one for ids, _, _ in self.erasures for one in ids)
 
     def working(self, *kinds: type[Role]) -> bool:
         """Whether a role of these kinds is not done yet, or has a zombie that may still wake up."""
@@ -618,7 +629,8 @@ class Reading(Role):
         table = partition_table(self.topic, number)
         # One that stands alone cannot be told from what a sleeper put into a freed name.
         paths = {f"{table}/_delta_log/{offset.version + n:020d}.json" for n in (0, 1)}
-        if paths <= self.stage.bucket.objects.keys() and not self.stage.recreated:
+        expected = self.stage.recreated or self.stage.rewriting
+        if paths <= self.stage.bucket.objects.keys() and not expected:
             self.world.fail(f"{process.name}: {table} {offset} is there, but: {error}")
 
 
@@ -717,10 +729,7 @@ class Pipeline(Role):
         rows: list[int] = []
         for part in reader.partitions(start.to_dict(), end.to_dict()):
             for _, _, _, path in part.objects:  # type: ignore[attr-defined]
-                try:
-                    rows += records.decode(store.get(path)).column("n").to_pylist()
-                except FileNotFoundError:
-                    raise StoreError(f"{path} is in the log but not in the store.") from None
+                rows += records.load(store, path).column("n").to_pylist()
         bad = [one for one in rows if self.letters and is_bad(one)]
         good = [one for one in rows if not self.letters or not is_bad(one)]
         objects = {True: UploadedFiles(), False: UploadedFiles()}
@@ -890,6 +899,7 @@ class Maintenance(Role):
         super().__init__(stage, number)
         self.left = runs
         self.every = stage.world.rng.randrange(2, 8)
+        self.merge_every = random.Random(f"merging of {stage.world.seed}").randrange(2, 6) if stage.rewriting else 1000
 
     def body(self, process: Process) -> None:
         rng = self.world.rng
@@ -898,6 +908,7 @@ class Maintenance(Role):
             checkpoint_every=self.every,
             log_retention_s=RETENTION_S,
             grace_s=GRACE_S,
+            merge_every=self.merge_every,
             clock=process.clock,
         )
         while self.left > 0:
@@ -912,7 +923,51 @@ class Maintenance(Role):
                 self.world.counts["checkpoints"] += report.checkpoint is not None
                 self.world.counts["entries that clean-up removed"] += report.entries_removed
                 self.world.counts["objects that sweeps removed"] += report.objects_removed
+                if self.stage.rewriting:
+                    self.world.counts["objects that were merged"] += report.objects_merged
+                    self.world.counts["entries that retention expired"] += report.entries_expired
         self.done = True
+
+
+class Eraser(Role):
+    """Sets limits of the topic, and erases some messages."""
+
+    name = "eraser"
+
+    def __init__(self, stage: Stage, number: int, rng: random.Random) -> None:
+        super().__init__(stage, number)
+        self.left = rng.randrange(1, 4)
+        self.rng = rng
+        self.limits: dict[str, Any] = {}
+        if rng.random() < 0.5:
+            self.limits["retention_s"] = rng.choice((3600, 7200))
+        if rng.random() < 0.2:
+            self.limits["retention_bytes"] = rng.choice((2000, 10_000))
+
+    def body(self, process: Process) -> None:
+        store, clock = process.connection, process.clock
+        assert store is not None
+        if self.limits:
+            process.wait(self.rng.randrange(3000 * SECOND))
+            alter_topic(store, TOPIC, limits_of(SCHEMA, **self.limits), clock=clock)
+        while self.left > 0:
+            process.wait(self.rng.randrange(6000 * SECOND))
+            ids = sorted({one for event in self.stage.events if event.op == "send" for one in event.ids or ()})
+            chosen = frozenset(one for one in ids if self.rng.random() < 0.2)
+            if not chosen:
+                self.left -= 1
+                continue
+            number, begun_us = len(self.stage.erasures), self.world.now_us
+            self.stage.erasures.append((chosen, begun_us, float("inf")))
+            erase_messages(store, TOPIC, f"n in ({', '.join(map(str, sorted(chosen)))})", clock=clock)
+            self.stage.erasures[number] = chosen, begun_us, self.world.now_us
+            self.world.counts["erasures"] += 1
+            self.left -= 1
+        self.done = True
+
+    def judge(self, process: Process, error: BrokerlessError) -> None:
+        if not isinstance(error, RewriteConflict):
+            super().judge(process, error)
 
 
 class Owner(Role):

@@ -18,6 +18,7 @@ from tests.sim.roles import (
     TOPIC,
     AnonymousProducer,
     CountingProducer,
+    Eraser,
     Function,
     Hand,
     Maintenance,
@@ -44,6 +45,9 @@ REALTIME: Final = 0.4
 
 GROUPS: Final = 1_000_000
 """From this seed on, the worlds have a consumer group; so those below stay as they are."""
+
+REWRITING: Final = 0.7
+"""In how many of the worlds with maintenance it merges objects, expires messages and meets erasures."""
 
 _CALM: Final = Weather({}, 0, long_pauses=False)
 
@@ -113,6 +117,8 @@ def _stage(host: Host, world: World) -> Stage:
         recreated=recreated,
         by_hand=by_hand,
     )
+    # By generators of their own, so that the other seeds stay as they were.
+    stage.rewriting = maintained and random.Random(f"rewriting of {world.seed}").random() < REWRITING
     host.begin(world, stage.bucket)
     for written in image:
         stage.bucket.write(written.path, written.data, None)
@@ -130,6 +136,8 @@ def _stage(host: Host, world: World) -> Stage:
         Reading(stage, 6 + number, topic=TOPIC)
     if maintained:
         Maintenance(stage, 8, runs=rng.randrange(2, 7))
+    if stage.rewriting:
+        Eraser(stage, 3, random.Random(f"erasure of {world.seed}"))
     if recreated:
         (Hand if by_hand else Owner)(stage, 9, times=rng.randrange(1, 3))
     if holes:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from brokerless.columns import records
 from brokerless.log.checkpoint import TableState, read_checkpoint, replayed
 from brokerless.log.commit import REMOVALS
-from brokerless.log.entries import Entry, parse_entry
+from brokerless.log.entries import START_TXN, Entry, parse_entry
 from brokerless.log.log import RECHECK_S
 from brokerless.maintenance.maintainer import SETTLE_S
 from brokerless.schema import dead_letters, partition_table
@@ -73,6 +73,8 @@ class Table:
     """Where the table begins, and begins anew."""
     ends: list[tuple[int, float]] = field(default_factory=list)
     """Where it ends, and when."""
+    start: int = 0
+    """The first entry that retention has left."""
     gone_us: float = math.inf
     """When its folder was removed by hand."""
 
@@ -105,16 +107,15 @@ class Judge:
             self._objects(table)
             self._checkpoints(table)
             self._repeats(table)
+            if self._stage.rewriting:
+                self._contents(table)
         self._removals()
         self._sends()
         self._order()
         self._readers()
         self._pipelines()
-        if (
-            history
-            and not self._stage.recreated
-            and not self._stage.world.counts["readers that met an entry under a freed name"]
-        ):
+        whole = history and not self._stage.recreated and not self._stage.erasures
+        if whole and not self._stage.world.counts["readers that met an entry under a freed name"]:
             verdict = check(self._stage.events)
             if not verdict.ok:
                 self._fail(f"the history's checker: {verdict.text()}")
@@ -138,10 +139,12 @@ class Judge:
                 table.entries.sort(key=lambda known: known[0].version)
             for entry, written in table.entries:
                 if entry.metadata is not None and not entry.metadata.deleted:
-                    table.begins.append(entry.version)
+                    if entry.metadata.id != table.id:  # and no change of its limits
+                        table.begins.append(entry.version)
                     table.id = entry.metadata.id
                 elif entry.metadata is not None:
                     table.ends.append((entry.version, written.at_us))
+                table.start = max(table.start, entry.txns.get(START_TXN, 0))
                 index = 0
                 for add in entry.messages:
                     path = f"{table.name}/{add.path}"
@@ -267,6 +270,30 @@ class Judge:
         for version in range(0 if hint is None else hint + 1, head):
             if f"{table.name}/_delta_log/{version:020d}.json" not in bucket.objects:
                 self._fail(f"entry {version} of {table.name} is gone; the hint says {hint}")
+
+    def _contents(self, table: Table) -> None:
+        """What other engines find: each message once, but for what retention or an erasure has removed."""
+        live: Counter[int] = Counter()
+        files: dict[str, None] = {}
+        for entry, _ in table.entries:
+            files.update(dict.fromkeys(add.path for add in entry.adds))
+            for path in entry.removes:
+                files.pop(path, None)
+        for path in files:
+            live.update(_ids(self._stage.bucket.data[f"{table.name}/{path}"]))
+        of_topic = table in self._topic_tables()
+        erased = self._stage.erased() if of_topic else frozenset()
+        at_us = {entry.version: written.at_us for entry, written in table.entries}
+        for row in table.rows:
+            if live[row.id] > 1:
+                self._fail(f"{row.id} is in {live[row.id]} live files of {table.name}")
+            if not live[row.id] and row.id not in erased and row.version >= table.start:
+                self._fail(f"{row.id} of entry {row.version} is in no live file of {table.name}")
+            for ids, begun_us, done_us in self._stage.erasures if of_topic else ():
+                if live[row.id] and row.id in ids and done_us < math.inf and at_us[row.version] < begun_us:
+                    self._fail(f"{row.id} of entry {row.version} was erased, and is in a live file of {table.name}")
+        if strangers := set(live) - {row.id for row in table.rows}:
+            self._fail(f"live files of {table.name} hold {sorted(strangers)}, which no entry brought")
 
     def _hint(self, table: Table) -> int | None:
         data = self._stage.bucket.objects.get(f"{table.name}/_delta_log/_last_checkpoint")
@@ -459,19 +486,27 @@ class Judge:
             for row in table.rows
             if (row.version, row.index) >= run.start and not self._hidden(run, table, row.version)
         ]
+        read = run.rows
+        if erased := self._stage.erased():
+            rows = [row for row in rows if row[2] not in erased]
+            read = [row for row in read if row[2] not in erased]
         if any(run.start[0] < begin < run.next[0] for begin in table.begins):
             return f"{run.process} read on from {run.start} to {run.next} in another {run.table}"
-        if rows[: len(run.rows)] != run.rows:
-            return f"{run.process} read {run.rows} of {run.table}; the log has {rows}"
-        if run.finished and (len(rows) != len(run.rows) or table in self.former):
-            return f"{run.process} has finished {run.table} without {rows[len(run.rows) :]}"
-        if rows[len(run.rows) :] and rows[len(run.rows)][:2] < run.next and not self._stage.by_hand:
-            return f"{run.process} is at {run.next} of {run.table} and has not read {rows[len(run.rows)]}"
+        if rows[: len(read)] != read:
+            return f"{run.process} read {read} of {run.table}; the log has {rows}"
+        if run.finished and (len(rows) != len(read) or table in self.former):
+            return f"{run.process} has finished {run.table} without {rows[len(read) :]}"
+        if rows[len(read) :] and rows[len(read)][:2] < run.next and not self._stage.by_hand:
+            return f"{run.process} is at {run.next} of {run.table} and has not read {rows[len(read)]}"
         born = table.begins[table.generation(run.start[0])]
         for row in table.rows if not run.sought and (run.rows or run.finished) else ():
             path = f"{table.name}/_delta_log/{row.version:020d}.json"
             removed = self._stage.bucket.removed
-            if born <= row.version < run.start[0] and path not in removed and before(path) not in removed:
+            if (
+                max(born, table.start) <= row.version < run.start[0]
+                and path not in removed
+                and before(path) not in removed
+            ):
                 return f"{run.process} began at {run.start} of {run.table}, behind {row}"
         return None
 
@@ -491,8 +526,9 @@ class Judge:
         if not pipelines:
             return
         role = pipelines[0]
-        out = [row.id for row in self.tables[OUTPUT].rows]
-        letters = [row.id for row in self.tables[dead_letters(OUTPUT)].rows]
+        erased = self._stage.erased()
+        out = [row.id for row in self.tables[OUTPUT].rows if row.id not in erased]
+        letters = [row.id for row in self.tables[dead_letters(OUTPUT)].rows if row.id not in erased]
         inputs: dict[tuple[str, int], list[int]] = {}
         for number, table in enumerate(self._topic_tables()):
             done = self._position(number)
@@ -503,6 +539,7 @@ class Judge:
                 row.id
                 for row in table.rows
                 if row.version <= done
+                and row.id not in erased
                 and row.version not in overtaken
                 and not (row.version in ghosts and row.id not in (*out, *letters))
             ]

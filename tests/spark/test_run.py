@@ -15,11 +15,12 @@ import pytest
 from pyspark.sql import functions as F
 
 from brokerless import Pipeline
-from brokerless.errors import SchemaError, TopicNotFound
+from brokerless.errors import ConfigError, SchemaError, TopicNotFound
 from brokerless.producer.producer import Producer
 from brokerless.schema import Schema
 from brokerless.spark import PipelineResult, static_messages
 from brokerless.spark.conf import STREAM_CONF
+from brokerless.spark.exact import parse_versions, transform_versions
 from brokerless.spark.files import load_pipeline
 from brokerless.store import open_store
 from brokerless.topics import create_topic, describe_topic, list_topics
@@ -175,3 +176,21 @@ def test_a_replay_into_another_output_ends_where_it_should_and_leaves_the_live_o
     assert beside.run(clicks, until="now", **run).rows == 1  # type: ignore[arg-type]
     assert compare_topics(store, "sections", "sections_v2", key=["user"]).ok
     assert describe_topic(store, "sections").heads == live
+
+
+def test_exactly_these_commits_are_transformed_and_nothing_is_written(
+    spark: SparkSession, pipeline: Pipeline, clicks: Settings
+) -> None:
+    send(clicks, ("cy", "/blog/1"))
+    send(clicks, ("di", "/blog/2"))
+    rows = transform_versions(pipeline, clicks, parse_versions(["clicks/0=1:2"]), spark).collect()
+    assert [(row["user"], row["section"]) for row in rows if row["_dead_letter"] is None] == [
+        ("ada", "docs"),
+        ("cy", "blog"),
+    ]
+    assert [row["_dead_letter"]["_offset"] for row in rows if row["_dead_letter"]] == ["1:1"]
+    assert [topic.name for topic in list_topics(open_store(clicks))] == ["clicks"]
+    with pytest.raises(ConfigError, match="has no entry 4"):
+        transform_versions(pipeline, clicks, {("clicks", 0): (3, 4)}, spark)
+    with pytest.raises(ConfigError, match="does not read partition 1"):
+        transform_versions(pipeline, clicks, {("clicks", 1): (1, 1)}, spark)

@@ -261,6 +261,22 @@ def test_the_examples_of_groups_run(here: Settings, capsys: pytest.CaptureFixtur
     assert "Offset(version=1, index=0)" in moves
 
 
+def test_the_examples_of_schemas_run(here: Settings) -> None:
+    names: dict[str, Any] = {}
+    for code in python_blocks("docs/schemas.md"):
+        run_block(code, names)
+    with Consumer("clicks", start="beginning", settings=here) as consumer:
+        found = [ref for batch in consumer.poll(0) for ref in batch.data.column("ref").to_pylist()]
+    assert found == [None, "mail"]
+    names["client"].close()
+
+
+@pytest.mark.parametrize("page", ["docs/retention.md", "docs/erasure.md"])
+def test_the_examples_of_retention_and_erasure_run(here: Settings, page: str) -> None:
+    for code in python_blocks(page):
+        run_block(code, {})
+
+
 def test_the_examples_of_operations_run(here: Settings) -> None:
     store = open_store(here)
     schema = Schema.parse("date string, message string")
@@ -275,3 +291,26 @@ def test_the_examples_of_operations_run(here: Settings) -> None:
     with Consumer("timezone1", start="beginning", settings=here) as consumer:
         rows = [row for batch in consumer.poll(0) for row in batch.data.column("date").to_pylist()]
     assert rows == ["2024-08-23 04:52:13 -0400"]
+
+
+def test_the_examples_of_dead_letters_run(here: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+    store = open_store(here)
+    schema = Schema.parse("user string, n long")
+    create_topic(store, "clicks", schema)
+    create_dead_letters(store, "clean", [schema])
+    letter = {"_topic": "clicks", "_partition": 0, "_offset": "1:0"}
+    with Producer("clean.dead_letters", settings=here) as producer:
+        rows = [{"user": "ada", "n": 9, "_reason": "n is too large: 9"}, {"user": "bo", "n": 1, "_reason": "no zone"}]
+        producer.send([{**letter, **row} for row in rows])
+    for code in python_blocks("docs/dead-letters.md"):
+        run_block(code, {"settings": here})
+    with Consumer("clicks", start="beginning", settings=here) as consumer:
+        found = [
+            pair
+            for batch in [*consumer.poll(0), *consumer.poll(0)]
+            for pair in zip(*(batch.data.column(name).to_pylist() for name in ("user", "n")), strict=True)
+        ]
+    assert found == [("ada", 0), ("bo", 1)]
+    shown = capsys.readouterr().out
+    assert "{'n is too large: 9': 1, 'no zone': 1}" in shown
+    assert "Purged(messages=2, not_redriven=0" in shown

@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 STANDARD_ONLY = [
     "settings",
     "schema",
+    "schema_files",
     "offsets",
     "errors",
     "metrics/__init__",
@@ -33,7 +34,7 @@ STANDARD_ONLY = [
     "examples/timezone/messages",
 ]
 ROOMS = [
-    ("version", "errors", "offsets", "clock", "settings", "schema", "forks", "metrics"),
+    ("version", "errors", "offsets", "clock", "settings", "schema", "schema_files", "forks", "deadlines", "metrics"),
     ("store", "bucket", "cost"),
     ("columns",),
     ("log",),
@@ -43,7 +44,7 @@ ROOMS = [
     ("client",),
     ("spark",),
     ("local",),
-    ("testing", "examples", "doctor"),
+    ("testing", "examples"),
     ("cli",),
 ]
 """The modules and packages of the library, the lowest first. Each imports only what is beside it or below it."""

@@ -30,8 +30,10 @@ def page() -> str:
     """Return the whole page."""
     parts = [_INTRO]
     for name in brokerless.__all__:
-        if not name.startswith("__"):
-            parts.extend(_entry(name, getattr(brokerless, name)))
+        value = getattr(brokerless, name)
+        is_error = inspect.isclass(value) and issubclass(value, Exception)  # those are in the tree
+        if not name.startswith("__") and not is_error:
+            parts.extend(_entry(name, value))
     return "\n".join(parts).rstrip() + "\n"
 
 

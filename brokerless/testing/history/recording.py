@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from brokerless.clock import SYSTEM, Clock
+from brokerless.deadlines import patiently
 from brokerless.errors import BrokerlessError, CommitUnknown, ConfigError, DeliveryFailed, Fenced, TopicChanged
 from brokerless.testing.history.events import error_text, pair_of
 
@@ -190,7 +191,8 @@ class RecordingConsumer:
         """Poll, as ``Consumer.poll``."""
         call = self._history.next_call()
         try:
-            batches = self.wrapped.poll(max_wait_s)
+            with patiently():
+                batches = self.wrapped.poll(max_wait_s)
         except Exception as error:
             self._history.record(self.process, "poll", "fail", call=call, error=error_text(error))
             raise

@@ -27,7 +27,7 @@ from brokerless.cli.output import Progress, printable
 from brokerless.columns.records import to_table
 from brokerless.consumer import Batch
 from brokerless.consumer.partition import PartitionReader
-from brokerless.doctor import clock_skew
+from brokerless.local.doctor import clock_skew
 from brokerless.errors import ConfigError, MessageError, SchemaError
 from brokerless.log.entries import PARTITIONS_KEY
 from brokerless.log.log import DeltaLog

@@ -208,7 +208,8 @@ def test_a_redrive_that_is_killed_at_any_write_loses_and_repeats_nothing(
     writes = 0
     while True:
         writes += 1
-        store = filled(KillingStore(clock))
+        store = KillingStore(clock)
+        filled(store)
         lines = None
         if edited:
             lines = [one.json.replace(': "u', ': "edited-u') for one in dead(store).messages()]
@@ -231,7 +232,8 @@ def test_a_redrive_that_is_killed_at_any_write_loses_and_repeats_nothing(
 
 
 def test_a_purge_sends_first_what_an_interrupted_redrive_has_left(clock: FakeClock) -> None:
-    store = filled(KillingStore(clock))
+    store = KillingStore(clock)
+    filled(store)
     store.left, store.applied = 1, True  # the plan is noted
     with pytest.raises(Killed):
         dead(store).redrive()

@@ -15,7 +15,7 @@ import pytest
 
 from brokerless.consumer import Consumer
 from brokerless.errors import AccessDenied
-from brokerless.producer import producer as module
+from brokerless.producer import unclosed as module
 from brokerless.producer.producer import Producer
 from brokerless.schema import Schema
 from brokerless.topics import create_topic
@@ -138,7 +138,7 @@ def test_the_end_of_the_program_sends_what_is_buffered(tmp_path: Path) -> None:
 
 def test_the_end_of_the_program_waits_for_the_store_only_so_long_and_names_what_is_lost(tmp_path: Path) -> None:
     code = """
-from brokerless.producer import producer as module
+from brokerless.producer import unclosed as module
 module.END_S = 0.5
 store.put = lambda *args, **more: threading.Event().wait(60)
 producers = [Producer("t", store=store, linger_s=0) for _ in range(3)]
@@ -157,7 +157,7 @@ def test_a_forked_copy_ends_without_waiting_or_writing(store: SlowStore) -> None
     producer = Producer("t", store=store, linger_s=60)
     producer.enqueue({"n": 1})
     with held(producer._buffer._change):
-        assert in_child(module._end_all) == "None"
-        assert in_child(lambda: module._close_lost(producer._buffer, producer._opened_in)) == "None"
+        assert in_child(module.end_all) == "None"
+        assert in_child(lambda: module.close_lost(producer._buffer, producer._opened_in)) == "None"
     producer.close()
     assert numbers(store) == [1]

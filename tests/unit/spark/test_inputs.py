@@ -11,6 +11,7 @@ from brokerless.clock import SYSTEM
 from brokerless.errors import ConfigError, OffsetOutOfRange
 from brokerless.producer.producer import Producer
 from brokerless.schema import Schema
+from brokerless.spark.exact import parse_versions
 from brokerless.spark.inputs import open_inputs
 from brokerless.spark.messages import until_option
 from brokerless.spark.runner import RunOptions
@@ -55,3 +56,12 @@ def test_an_end_that_cannot_be_is_refused(store: FakeStore) -> None:
             RunOptions(until=text)
     assert RunOptions(until="now").has_end
     assert not RunOptions().has_end
+
+
+def test_commits_are_named_by_topic_partition_and_versions() -> None:
+    assert parse_versions(["a.b/0=1:2", "a.b/1=3:3"]) == {("a.b", 0): (1, 2), ("a.b", 1): (3, 3)}
+    for wrong in ("a=1:2", "a/0=2:1", "a/0=1", "a/x=1:2"):
+        with pytest.raises(ConfigError, match="does not name commits"):
+            parse_versions([wrong])
+    with pytest.raises(ConfigError, match="once for each partition"):
+        parse_versions(["a/0=1:2", "a/0=3:4"])
