@@ -169,7 +169,7 @@ def _python_type(name: str, value: Any) -> str:
         (date, "date"),
     ):
         if isinstance(value, kind):
-            if kind is int and not -(2**63) <= value < 2**63:
+            if kind is int and isinstance(value, int) and not -(2**63) <= value < 2**63:
                 _refuse(
                     name, f"the number {str(value)[:30]}, larger than a long", "name it as decimal(38,0) in --schema"
                 )
