@@ -17,20 +17,23 @@ def application() -> typer.Typer:
         demo,
         dlq,
         doctor,
+        export,
         groups,
         lag,
         maintain,
-        messages,
         new,
+        produce,
         run,
         server,
+        tail,
         topics,
         verify,
     )
 
     if not app.app.registered_commands:
         # The order here is the order in the help.
-        for module in (server, topics, groups, messages, lag, new, run, dlq, demo, maintain, cost, verify, doctor):
+        messages = (produce, tail, export)
+        for module in (server, topics, groups, *messages, lag, new, run, dlq, demo, maintain, cost, verify, doctor):
             module.register(app.app)
     return app.app
 
