@@ -31,7 +31,8 @@ from benchmarks.session import RESULTS, Session, Table
 from benchmarks.spec import OUTPUT, ZONES, Spec
 from benchmarks.watch import Watch
 from brokerless.cost import bill as cost
-from brokerless.local.jobs import end_group, start_job
+from brokerless.local.jobs import start_job
+from brokerless.local.processes import end_group
 from brokerless.log.log import DeltaLog
 from brokerless.schema import Schema
 from brokerless.store import open_store

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from brokerless.bucket import create_bucket
 from brokerless.errors import BrokerlessError
-from brokerless.local.server import start_minio
+from brokerless.local.minio import start_minio
 from brokerless.producer.producer import Producer
 from brokerless.schema import Schema
 from brokerless.settings import Settings

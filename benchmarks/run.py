@@ -25,7 +25,8 @@ from benchmarks.result import Result
 from benchmarks.watch import Watch, table_figures
 from brokerless.bucket import create_bucket
 from brokerless.cost import bill as cost
-from brokerless.local.server import minio_server, start_embedded
+from brokerless.local.minio import minio_server
+from brokerless.local.server import start_embedded
 from brokerless.settings import Settings
 from brokerless.store import open_store
 

@@ -58,7 +58,7 @@ def embedded_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sett
 @pytest.fixture(scope="session")
 def minio_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     """A MinIO server of this session; skips where there is no binary."""
-    from brokerless.local.server import find_minio, start_minio
+    from brokerless.local.minio import find_minio, start_minio
 
     if find_minio(os.environ) is None:
         pytest.skip("no minio binary: set BROKERLESS_MINIO_BINARY or put one on PATH")

@@ -17,6 +17,7 @@ from benchmarks.peers.child import Child
 from benchmarks.spec import OUTPUT
 from brokerless.consumer import Consumer
 from brokerless.local.jobs import start_job
+from brokerless.local.processes import end_child
 from brokerless.producer.producer import Producer
 from brokerless.schema import Schema, partition_table
 from brokerless.store import open_store
@@ -120,12 +121,7 @@ class Brokerless(Peer):
             stderr=subprocess.DEVNULL,
         )
         self._processes["maintenance"] = child.pid
-
-        def end() -> None:
-            child.terminate()
-            child.wait(10)
-
-        stack.callback(end)
+        stack.callback(end_child, child, grace_s=10)
 
     def _start_job(self, stack: ExitStack) -> None:
         log = self.site.folder / "pipeline.log"

@@ -17,21 +17,24 @@ def application() -> typer.Typer:
         demo,
         dlq,
         doctor,
+        export,
         groups,
         lag,
         maintain,
-        messages,
         new,
+        produce,
         run,
         server,
         sql,
+        tail,
         topics,
         verify,
     )
 
     if not app.app.registered_commands:
         # The order here is the order in the help.
-        for module in (server, topics, groups, messages, sql, lag, new, run, dlq, demo, maintain, cost, verify, doctor):
+        first, second = (server, topics, groups, produce, tail, export, sql), (lag, new, run, dlq, demo, maintain)
+        for module in (*first, *second, cost, verify, doctor):
             module.register(app.app)
     return app.app
 

@@ -19,16 +19,14 @@ import inspect
 import io
 import json
 import os
-import socket
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
-from urllib.parse import urlsplit
 
 import typer
 from typer.core import TyperGroup
 
-from brokerless.errors import BrokerlessError, ConfigError, StoreError, StoreUnavailable, UsageError
+from brokerless.errors import BrokerlessError, StoreError, UsageError
 from brokerless.settings import Profile, Settings
 from brokerless.version import VERSION
 
@@ -36,8 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from brokerless.store import ObstoreStore
-
-_CONNECT_TIMEOUT_S: Final = 3.0
 
 _SHARED: Final = "Everywhere"
 
@@ -101,31 +97,14 @@ def connect(settings: Settings, *, create: bool = False) -> ObstoreStore:
     from brokerless.store import open_store
 
     if settings.profile != "aws" and settings.endpoint:
+        from brokerless.local.processes import check_listening
+
         check_listening(settings.endpoint)
         if create:
             from brokerless.bucket import create_bucket
 
             create_bucket(settings)
     return open_store(settings)
-
-
-def check_listening(endpoint: str) -> None:
-    """Raise if nothing accepts connections at the endpoint.
-
-    Raises:
-        StoreUnavailable: nothing listens there.
-    """
-    parts = urlsplit(endpoint)
-    try:
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-        socket.create_connection((parts.hostname or "", port), _CONNECT_TIMEOUT_S).close()
-    except ValueError as error:
-        raise ConfigError(f"The endpoint {endpoint!r} is not a URL ({error}); write http://host:port.") from None
-    except OSError as error:
-        raise StoreUnavailable(
-            f"No S3 server answers at {endpoint} ({error.strerror or error}). Start one with 'brokerless up' (MinIO: "
-            "'brokerless up --minio'), or set AWS_ENDPOINT_URL to the one to use."
-        ) from None
 
 
 def environment() -> dict[str, str]:

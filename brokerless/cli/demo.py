@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -23,10 +21,10 @@ from brokerless.cli.app import (
 )
 from brokerless.cli.output import print_json, print_table, say
 from brokerless.cli.server import state_dir
+from brokerless.cli.signals import handling
 from brokerless.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from types import FrameType, TracebackType
 
     from rich.status import Status
@@ -80,7 +78,7 @@ def demo(
     from brokerless.examples.timezone.demo import demo_server, run_demo
 
     begun = time.monotonic()
-    with _terminate_as_exit(), _Steps() as steps:
+    with handling(_leave, signal.SIGTERM), _Steps() as steps:
         steps.step(f"Starting the S3 server ({chosen})")
         with demo_server(
             "minio" if chosen == "minio" else "embedded",
@@ -88,17 +86,17 @@ def demo(
             environ=environ,
             base=options.root,
             keep=keep,
-        ) as place:
-            steps.note(f"{chosen} at {place.settings.endpoint}, topics in {place.settings.root}")
-            shown = run_demo(place.settings, results=results, watcher=steps, messages=messages, interval_s=interval)
+        ) as server:
+            steps.note(f"{chosen} at {server.settings.endpoint}, topics in {server.settings.root}")
+            shown = run_demo(server.settings, results=results, watcher=steps, messages=messages, interval_s=interval)
     seconds = time.monotonic() - begun
     if options.as_json:
-        print_json(_demo_as_dict(shown, place, seconds))
+        print_json(_demo_as_dict(shown, server, seconds))
     else:
-        _show_demo(shown, place, seconds)
+        _show_demo(shown, server, seconds)
 
 
-def _show_demo(shown: Report, place: DemoServer, seconds: float) -> None:
+def _show_demo(shown: Report, server: DemoServer, seconds: float) -> None:
     from brokerless.export.text import plain_decimal
 
     print_table(
@@ -107,25 +105,25 @@ def _show_demo(shown: Report, place: DemoServer, seconds: float) -> None:
         title=f"timezone_unified, as in {shown.results}",
     )
     print(f"End-to-end latency: p50 {shown.p50_s:.3f} s, p99 {shown.p99_s:.3f} s of {len(shown.rows)} messages.")
-    print(f"The tables are in {place.settings.root} ({_disk(place)}). Look at them with:")
-    print(f"  {_look(place)}")
+    print(f"The tables are in {server.settings.root} ({_disk(server)}). Look at them with:")
+    print(f"  {_look(server)}")
     say(f"Done in {seconds:.1f} s.")
 
 
-def _look(place: DemoServer) -> str:
-    flag = "--profile minio " if place.settings.profile == "minio" else ""
-    return f"{place.again}brokerless {flag}tail timezone_unified --from beginning --once --root {place.settings.root}"
+def _look(server: DemoServer) -> str:
+    flag = "--profile minio " if server.settings.profile == "minio" else ""
+    return f"{server.again}brokerless {flag}tail timezone_unified --from beginning --once --root {server.settings.root}"
 
 
-def _disk(place: DemoServer) -> str:
-    folder = "s3" if place.settings.profile == "embedded" else "minio"
-    here = place.settings.state_dir / folder
-    return f"objects under {here}" if here.is_dir() else f"on {place.settings.endpoint}"
+def _disk(server: DemoServer) -> str:
+    folder = "s3" if server.settings.profile == "embedded" else "minio"
+    here = server.settings.state_dir / folder
+    return f"objects under {here}" if here.is_dir() else f"on {server.settings.endpoint}"
 
 
-def _demo_as_dict(shown: Report, place: DemoServer, seconds: float) -> dict[str, Any]:
+def _demo_as_dict(shown: Report, server: DemoServer, seconds: float) -> dict[str, Any]:
     return {
-        "root": place.settings.root,
+        "root": server.settings.root,
         "results": str(shown.results),
         "rows": [
             {
@@ -140,7 +138,7 @@ def _demo_as_dict(shown: Report, place: DemoServer, seconds: float) -> dict[str,
         "p50_s": round(shown.p50_s, 6),
         "p99_s": round(shown.p99_s, 6),
         "seconds": round(seconds, 3),
-        "look": _look(place),
+        "look": _look(server),
     }
 
 
@@ -190,18 +188,6 @@ class _Steps:
             self._status.console.print(timed, markup=False)
 
 
-@contextlib.contextmanager
-def _terminate_as_exit() -> Iterator[None]:
-    """SIGTERM ends the command like an error does: what it started is stopped on the way out."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def _leave(number: int, frame: FrameType | None) -> None:
+    """End the command as an error does, so that what it started is stopped."""
+    raise SystemExit(128 + number)

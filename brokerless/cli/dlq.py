@@ -217,16 +217,16 @@ def purge(
     more; 'brokerless maintain' removes their objects when the topic's retention is over.
     """
     options = common(ctx, profile, root, as_json)
-    letters = _open(options, output)
+    dead_letters = _open(options, output)
     begin = parse_start(until)
-    found = letters.purge(until=begin, dry_run=True)
+    found = dead_letters.purge(until=begin, dry_run=True)
     if not dry_run:
         if not yes:
             if options.as_json or not sys.stdin.isatty():
                 raise ConfigError("Removing dead letters needs confirmation, and there is no terminal: give --yes.")
             question = f"Remove {found.messages:,} dead letters of {output}, {found.not_redriven:,} not redriven?"
             typer.confirm(question, abort=True, err=True)
-        found = letters.purge(until=found.until)  # what came while you were asked stays
+        found = dead_letters.purge(until=found.until)  # what came while you were asked stays
     shown: dict[str, Any] = {**asdict(found), "until": str(found.until)}
     if options.as_json:
         print_json({"output": output, "dry_run": dry_run, **shown})

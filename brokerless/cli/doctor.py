@@ -2,77 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import http.client
-import importlib.metadata
-import re
-import shutil
-import socket
 import sys
-import tempfile
-import time
-from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING
 
 import typer
 
-from brokerless.cli.app import (
-    Common,
-    JsonOption,
-    ProfileOption,
-    RootOption,
-    check_listening,
-    common,
-    environment,
-    examples,
-    help_of,
-)
+from brokerless.cli.app import JsonOption, ProfileOption, RootOption, common, environment, examples, help_of
 from brokerless.cli.output import print_json, printable
-from brokerless.cli.server import state_dir
-from brokerless.errors import (
-    AccessDenied,
-    BrokerlessError,
-    BucketNotFound,
-    ConditionalPutUnsupported,
-    ConfigError,
-    StoreError,
-)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from brokerless.settings import Settings
-    from brokerless.store import Store
-
-Verdict = Literal["ok", "warn", "fail", "skip"]
-
-_PYTHONS: Final = ((3, 11), (3, 13))
-_MIB: Final = 2**20
-_DISK_FAIL: Final = 64 * _MIB
-"""The limit of the local servers in bytes: below it, they start and then fail in the middle of a commit."""
-_DISK_WARN: Final = 1024 * _MIB
-"""Bytes for Spark's scratch files, the spool of a large input and test data."""
-
-SKEW_WARN_S: Final = 1.0
-"""Latencies compare the producer's clock with the reader's, so a second of skew makes all of them useless. The store's
-clock represents all other machines."""
-
-SKEW_FAIL_S: Final = 900.0
-"""AWS refuses requests whose signature differs from its clock by more than 15 minutes (RequestTimeTooSkewed)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """The result of one check."""
-
-    name: str
-    verdict: Verdict
-    detail: str
-    fix: str = ""
+    from brokerless.local.doctor import Check
 
 
 def register(app: typer.Typer) -> None:
@@ -93,307 +33,22 @@ def doctor(
     and one to ten LISTs per log.
     """
     options = common(ctx, profile, root, as_json)
+    from brokerless.local.doctor import diagnose
+
+    is_live = sys.stderr.isatty() and not options.as_json
     checks: list[Check] = []
-    with _Look(options) as look:
-        for check in diagnose(options):
-            look(check)
-            checks.append(check)
+    for check in diagnose(environment(), profile=options.profile, root=options.root):
+        if is_live:
+            print(f"\r\033[Kchecked: {check.name}", end="", file=sys.stderr, flush=True)
+        checks.append(check)
+    if is_live:
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
     if options.as_json:
         print_json([dataclasses.asdict(check) for check in checks])
     else:
         _show(checks)
     if any(check.verdict == "fail" for check in checks):
         raise typer.Exit(1)
-
-
-def diagnose(options: Common) -> Iterator[Check]:
-    """Yield the results of all checks, in the order in which they depend on each other."""
-    yield _python()
-    yield _packages()
-    yield _java()
-    yield _loopback()
-    yield from _disk()
-    try:
-        settings = options.settings()
-    except ConfigError as error:
-        yield Check("settings", "fail", str(error))
-        for name in ("endpoint", "clock", "credentials", "bucket", "conditional PUT", "logs"):
-            yield Check(name, "skip", "needs the settings")
-        return
-    yield _settings(settings)
-    yield from _store(settings)
-
-
-def _python() -> Check:
-    version = sys.version_info[:3]
-    text = ".".join(map(str, version))
-    low, high = _PYTHONS
-    if low <= version[:2] <= high:
-        return Check("python", "ok", f"{text} at {sys.executable}")
-    return Check(
-        "python",
-        "fail",
-        f"{text} at {sys.executable}; Glue and EMR Serverless run {low[0]}.{low[1]} to {high[0]}.{high[1]}",
-        "Create the environment with one of these versions: make setup PYTHON=python3.11",
-    )
-
-
-def _packages() -> Check:
-    """Compare installed versions with the pins of the installed brokerless package."""
-    wanted: dict[str, str] = {}
-    try:
-        requirements = importlib.metadata.requires("brokerless") or []
-    except importlib.metadata.PackageNotFoundError:
-        return Check(
-            "packages", "warn", "brokerless is not installed, so its pinned versions are unknown", "make setup"
-        )
-    for requirement in requirements:
-        match = re.match(r"([A-Za-z0-9._-]+)\s*==\s*([^\s;,]+)", requirement)
-        if match and match[1].lower() in {"pyspark", "delta-spark", "deltalake", "obstore", "ministack"}:
-            wanted[match[1].lower()] = match[2]
-    missing: list[str] = []
-    other: list[str] = []
-    for name, version in wanted.items():
-        try:
-            have = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            missing.append(name)
-            continue
-        if have != version:
-            other.append(f"{name} {have} instead of {version}")
-    if other:
-        return Check(
-            "packages", "fail", "; ".join(other), "pip install 'brokerless[spark,local]', in a fresh environment"
-        )
-    if missing:
-        return Check(
-            "packages",
-            "warn",
-            f"not installed: {', '.join(missing)}",
-            "For pipelines and the local server: pip install 'brokerless[spark,local]'",
-        )
-    return Check("packages", "ok", ", ".join(f"{name} {version}" for name, version in sorted(wanted.items())))
-
-
-def _java() -> Check:
-    from brokerless.spark.java import find_java_home
-
-    try:
-        home = find_java_home(environment())
-    except ConfigError as error:
-        return Check("java", "fail", str(error), "Producers and readers do not need it; pipelines do.")
-    return Check("java", "ok", str(home))
-
-
-def _loopback() -> Check:
-    """Check that loopback connections work: Spark, its workers and the local server use them."""
-    from brokerless.local.background import status
-    from brokerless.local.processes import HOST, free_port
-
-    try:
-        port = free_port()
-        with socket.socket() as listener:
-            listener.bind((HOST, port))
-            listener.listen(1)
-            socket.create_connection((HOST, port), 2).close()
-    except OSError as error:
-        return Check(
-            "ports",
-            "fail",
-            f"a connection to {HOST} failed: {error.strerror or error}",
-            "Allow programs to listen on and connect to the loopback interface (firewall, sandbox).",
-        )
-    running = status(state_dir())
-    server = f"; brokerless up: {running.kind} at {running.endpoint}" if running is not None else ""
-    return Check("ports", "ok", f"free ports on {HOST} can be used{server}")
-
-
-def _disk() -> Iterator[Check]:
-    folders = {"scratch disk": Path(tempfile.gettempdir()), "state disk": state_dir().absolute()}
-    fixes = {
-        "scratch disk": "Free some space there, or set TMPDIR.",
-        "state disk": "Free some space there, or set BROKERLESS_STATE_DIR.",
-    }
-    for name, folder in folders.items():
-        existing = folder
-        while not existing.exists():
-            existing = existing.parent
-        try:
-            free = shutil.disk_usage(existing).free
-            with tempfile.TemporaryFile(dir=existing):
-                pass
-        except OSError as error:
-            yield Check(name, "fail", f"{folder} cannot be written: {error.strerror or error}", fixes[name])
-            continue
-        verdict: Verdict = "fail" if free < _DISK_FAIL else "warn" if free < _DISK_WARN else "ok"
-        yield Check(name, verdict, f"{free / 2**30:.1f} GiB free at {folder}", "" if verdict == "ok" else fixes[name])
-
-
-def _settings(settings: Settings, dotenv: Path = Path(".env")) -> Check:
-    """Show the settings, with a warning if other users can read a ``.env`` file with a secret."""
-    text = f"profile {settings.profile}, topics in {settings.root}"
-    with contextlib.suppress(OSError):  # no such file
-        if dotenv.stat().st_mode & 0o077 and "SECRET" in dotenv.read_text(encoding="utf-8-sig"):
-            return Check("settings", "warn", f"{text}; others can read {dotenv}, which has a secret", "chmod 600 .env")
-    return Check("settings", "ok", text)
-
-
-def _store(settings: Settings) -> Iterator[Check]:
-    from brokerless.log.probe import check_conditional_put
-    from brokerless.store import open_store
-
-    on_s3 = settings.root.startswith("s3://")
-    endpoint = settings.endpoint or (f"https://s3.{settings.region}.amazonaws.com" if on_s3 else None)
-    if endpoint is None:
-        yield Check("endpoint", "skip", f"{settings.root} needs no endpoint")
-        yield Check("clock", "skip", "no server to compare with")
-    else:
-        reached = _endpoint(endpoint)
-        yield reached
-        if reached.verdict == "fail":
-            for name in ("clock", "credentials", "bucket", "conditional PUT", "logs"):
-                yield Check(name, "skip", "needs the endpoint")
-            return
-        yield _clock(endpoint)
-    yield from _access(settings, open_store(settings), check_conditional_put)
-
-
-def _endpoint(endpoint: str) -> Check:
-    try:
-        check_listening(endpoint)
-    except BrokerlessError as error:
-        return Check("endpoint", "fail", str(error))
-    return Check("endpoint", "ok", f"{endpoint} accepts connections")
-
-
-def _clock(endpoint: str) -> Check:
-    try:
-        skew, error_s = clock_skew(endpoint)
-    except (OSError, http.client.HTTPException, ValueError, TypeError) as error:
-        return Check("clock", "warn", f"{endpoint} did not return its time ({error})", "Compare the clocks yourself.")
-    text = f"the store's clock is {abs(skew):.1f} s {'ahead' if skew > 0 else 'behind'} (within {error_s:.1f} s)"
-    fix = "Synchronise this machine's clock by NTP: it is used to sign requests and to measure latencies."
-    # The part of the difference that may come from the header's low resolution is ignored.
-    sure = abs(skew) - error_s
-    if sure >= SKEW_FAIL_S:
-        return Check("clock", "fail", text + "; requests are refused", fix)
-    if sure > SKEW_WARN_S:
-        return Check("clock", "warn", text + "; measured latencies are wrong by as much", fix)
-    return Check("clock", "ok", text)
-
-
-def clock_skew(endpoint: str, *, now: Callable[[], float] = time.time) -> tuple[float, float]:
-    """Return by how many seconds the server's clock is ahead of this one, and the error of that value in seconds.
-
-    The ``Date`` header has whole seconds, rounded down, and was set between request and answer.
-
-    Raises:
-        OSError, HTTPException, ValueError, TypeError: there was no answer, or one without a date.
-    """
-    parts = urlsplit(endpoint)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname or "", parts.port, timeout=5)
-    try:
-        before = now()
-        connection.request("HEAD", "/")
-        header = connection.getresponse().getheader("Date")
-        after = now()
-    finally:
-        connection.close()
-    if header is None:
-        raise ValueError("no Date header")
-    there = parsedate_to_datetime(header).timestamp() + 0.5
-    return there - (before + after) / 2, 0.5 + (after - before) / 2
-
-
-def _access(settings: Settings, store: Store, probe: Callable[[Store], None]) -> Iterator[Check]:
-    source = "from the environment" if settings.access_key else "from the platform's credential chain"
-    local = settings.profile != "aws"
-    try:
-        folders = store.folders()
-    except AccessDenied as error:
-        yield Check("credentials", "fail", str(error), "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to valid ones.")
-        yield from (Check(name, "skip", "needs the credentials") for name in ("bucket", "conditional PUT", "logs"))
-        return
-    except BucketNotFound as error:
-        yield Check("credentials", "ok", source)
-        yield Check(
-            "bucket",
-            "warn" if local else "fail",
-            str(error),
-            "'brokerless topics create' creates it." if local else "Create it, or choose another root.",
-        )
-        yield from (Check(name, "skip", "needs the bucket") for name in ("conditional PUT", "logs"))
-        return
-    except (StoreError, ConfigError) as error:
-        yield Check("credentials", "fail", str(error))
-        yield from (Check(name, "skip", "the store did not answer") for name in ("bucket", "conditional PUT", "logs"))
-        return
-    yield Check("credentials", "ok", source)
-    yield Check("bucket", "ok", f"{settings.root} can be listed")
-    try:
-        probe(store)
-    except ConditionalPutUnsupported as error:
-        yield Check("conditional PUT", "fail", str(error))
-    except (StoreError, ConfigError) as error:
-        yield Check("conditional PUT", "fail", str(error), "Producers and pipelines need to write below the root.")
-    else:
-        yield Check("conditional PUT", "ok", "a second PUT of the same object was refused, as it must be")
-    yield _logs(store, folders)
-
-
-def _logs(store: Store, folders: Sequence[str]) -> Check:
-    """Check all logs for missing entries after their last checkpoints, several logs at a time."""
-    from brokerless.log.log import read_pool
-    from brokerless.schema import is_table, split_table
-    from brokerless.verify.holes import find_hole
-
-    def look(table: str) -> tuple[str | None, str | None]:
-        try:
-            return find_hole(store, table), None
-        except BrokerlessError as error:
-            return None, str(error)
-
-    tables = [name for name in folders if is_table(name)]
-    found = dict(zip(tables, read_pool().map(look, tables), strict=True))
-    holes = {table: hole for table, (hole, _) in found.items() if hole}
-    if holes:
-        topics = sorted({split_table(table)[0] for table in holes})
-        return Check(
-            "logs",
-            "fail",
-            _first(holes.values()),
-            "Restore the missing entries from a replica or a backup; see 'brokerless verify "
-            f"{topics[0]}'{' and the others' if len(topics) > 1 else ''}. Delete nothing until then.",
-        )
-    if failed := [error for _, error in found.values() if error]:
-        return Check("logs", "warn", f"not all logs could be checked: {_first(failed)}")
-    return Check("logs", "ok", f"{len(tables):,} checked: no entries are missing after the last checkpoint")
-
-
-def _first(problems: Iterable[str]) -> str:
-    first, *others = problems
-    return f"{first}{f'; and {len(others):,} more' if others else ''}"
-
-
-class _Look:
-    """A progress display on a terminal."""
-
-    def __init__(self, options: Common) -> None:
-        self._live = sys.stderr.isatty() and not options.as_json
-
-    def __enter__(self) -> Callable[[Check], None]:
-        return self._look
-
-    def __exit__(self, *error: object) -> None:
-        self._write("")
-
-    def _look(self, check: Check) -> None:
-        self._write(f"checked: {check.name}")
-
-    def _write(self, text: str) -> None:
-        if self._live:
-            print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
 
 def _show(checks: list[Check]) -> None:

@@ -10,8 +10,8 @@ import typer
 
 from brokerless.cli.app import JsonOption, ProfileOption, RootOption, common, connect, examples, help_of
 from brokerless.cli.groups import lag_cells
-from brokerless.cli.messages import stop_on_signals
 from brokerless.cli.output import print_json, print_table, say
+from brokerless.cli.signals import stop_on_signals
 from brokerless.errors import ConfigError
 
 if TYPE_CHECKING:

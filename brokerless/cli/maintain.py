@@ -17,8 +17,8 @@ from brokerless.cli.app import (
     examples,
     help_of,
 )
-from brokerless.cli.messages import stop_on_signals
 from brokerless.cli.output import print_json, print_table, say
+from brokerless.cli.signals import stop_on_signals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import threading
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,6 +17,7 @@ from brokerless.cli.app import (
     examples,
     help_of,
 )
+from brokerless.cli.signals import handling
 from brokerless.spark.conf import Engine  # typer reads the annotations
 
 if TYPE_CHECKING:
@@ -126,7 +126,8 @@ def run(
     """
     options = common(ctx, profile, root, as_json)
     settings = options.settings()
-    from brokerless.local.jobs import check_job, end_group, job_script, start_job
+    from brokerless.local.jobs import check_job, job_script, start_job
+    from brokerless.local.processes import end_group
     from brokerless.spark.files import load_pipeline
     from brokerless.topics import describe_topic
 
@@ -156,7 +157,7 @@ def run(
 
 @contextlib.contextmanager
 def _forwarding() -> Iterator[Any]:
-    """Passes the signals that ask for an end on to a process, also those that came before it was there."""
+    """Pass the signals that ask for an end on to a process, also those that came before it was there."""
     target: list[subprocess.Popen[str]] = []
     early: list[int] = []
 
@@ -173,12 +174,5 @@ def _forwarding() -> Iterator[Any]:
         for number in early:
             process.send_signal(number)
 
-    if threading.current_thread() is not threading.main_thread():
-        yield forward  # only the main thread may change handlers
-        return
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
+    with handling(handle, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         yield forward
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -65,7 +65,8 @@ def up(
     options = common(ctx, profile, root, as_json)
     from brokerless.errors import ConfigError
     from brokerless.local import background
-    from brokerless.local.server import ACCESS_KEY_ENV, SECRET_KEY_ENV, Kind
+    from brokerless.local.minio import ACCESS_KEY_ENV, SECRET_KEY_ENV
+    from brokerless.local.server import Kind
 
     environ = environment()
     chosen = "minio" if minio else options.profile or environ.get(PROFILE_ENV) or "embedded"

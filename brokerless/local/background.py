@@ -21,16 +21,9 @@ from typing import TYPE_CHECKING, Final, get_args
 from urllib.parse import urlsplit
 
 from brokerless.errors import ConfigError
+from brokerless.local.minio import ACCESS_KEY_ENV, SECRET_KEY_ENV, find_minio, start_minio
 from brokerless.local.processes import http_get, prepare
-from brokerless.local.server import (
-    ACCESS_KEY_ENV,
-    SECRET_KEY_ENV,
-    Kind,
-    LocalServer,
-    find_minio,
-    start_embedded,
-    start_minio,
-)
+from brokerless.local.server import Kind, LocalServer, start_embedded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

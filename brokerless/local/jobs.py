@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any
 
 from brokerless.errors import ConfigError
+from brokerless.local.processes import end_child, end_group
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from brokerless.settings import Settings
 
-_JVM_GRACE_S: Final = 1.0
-
 
 def job_script(job: str) -> Path:
     """Return the file of a pipeline: the path that is given, or the file of that name in ``glue_jobs``.
 
-    It imports nothing of it: that would load Spark.
+    The file is not imported, because that would load Spark.
 
     Args:
         job: a path, or the name of an installed example such as ``timezone-etl``.
@@ -48,11 +44,10 @@ def job_script(job: str) -> Path:
 
 
 def check_job(job: str, environ: Mapping[str, str] = os.environ) -> Path:
-    """Makes sure that a job can run here; returns the ``JAVA_HOME`` for it.
+    """Check that a job can run here, and return the ``JAVA_HOME`` for it.
 
     Raises:
-        ConfigError: the job or pyspark is not installed, or there is no supported Java. It is found here, before a
-            child process fails with a traceback.
+        ConfigError: the job or pyspark is not installed, or there is no supported Java.
     """
     # Imported here because it loads Spark's package: the command line must start without it.
     from brokerless.spark.java import find_java_home
@@ -111,25 +106,6 @@ def stop_job(process: subprocess.Popen[str], *, grace_s: float = 15.0) -> int:
     Returns:
         The job's exit code.
     """
-    process.terminate()
-    try:
-        code = process.wait(grace_s)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        code = process.wait()
+    end_child(process, grace_s=grace_s)
     end_group(process)
-    return code
-
-
-def end_group(process: subprocess.Popen[str], *, grace_s: float = _JVM_GRACE_S) -> None:
-    """End the remaining processes of an ended job's group: a starting JVM does not notice the end of its parent.
-
-    A JVM that finishes normally removes its scratch files and ends in less than a second; it gets ``grace_s`` for that.
-    """
-    # The system does not reuse a pid while a process group has that number, and an empty group cannot be signalled.
-    deadline = time.monotonic() + grace_s
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        while time.monotonic() < deadline:
-            os.killpg(process.pid, 0)
-            time.sleep(0.05)
-        os.killpg(process.pid, signal.SIGKILL)
+    return process.returncode

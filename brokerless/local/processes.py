@@ -1,4 +1,4 @@
-"""Server processes on this machine: free ports, starting, waiting until ready, and ending.
+"""Child processes on this machine: free ports, starting servers, waiting until ready, and ending.
 
 Secrets are passed in the environment, never in arguments. Only processes that were started here receive signals.
 """
@@ -10,13 +10,15 @@ import errno
 import http.client
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
 import time
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import urlsplit
 
-from brokerless.errors import ConfigError
+from brokerless.errors import ConfigError, StoreUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,6 +32,8 @@ Started = TypeVar("Started")
 _READY_DEADLINE_S: Final = 30.0
 _POLL_S: Final = 0.02
 _PROBE_TIMEOUT_S: Final = 2.0
+_CONNECT_TIMEOUT_S: Final = 3.0
+_GROUP_GRACE_S: Final = 1.0
 # Below this a server starts, takes a few objects and then fails in the middle of a commit.
 _MIN_FREE_BYTES: Final = 64 * 1024 * 1024
 # A port that was free a moment ago can be taken by the time the server binds it; then another one is tried.
@@ -188,8 +192,8 @@ def wait_ready(
         raise
 
 
-def end_child(process: subprocess.Popen[bytes], *, grace_s: float) -> None:
-    """End a process made by ``spawn``: close its input, send SIGTERM, and SIGKILL after ``grace_s`` seconds."""
+def end_child(process: subprocess.Popen[Any], *, grace_s: float) -> None:
+    """End a child process: close its input, send SIGTERM, and SIGKILL after ``grace_s`` seconds."""
     # This ends the embedded server at once; after SIGTERM alone it waits a second for idle connections.
     if process.stdin is not None:
         with contextlib.suppress(OSError):
@@ -201,6 +205,20 @@ def end_child(process: subprocess.Popen[bytes], *, grace_s: float) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def end_group(process: subprocess.Popen[Any], *, grace_s: float = _GROUP_GRACE_S) -> None:
+    """End the remaining processes of an ended job's group: a starting JVM does not notice the end of its parent.
+
+    A JVM that finishes normally removes its scratch files and ends in less than a second; it gets ``grace_s`` for that.
+    """
+    # The system does not reuse a pid while a process group has that number, and an empty group cannot be signalled.
+    deadline = time.monotonic() + grace_s
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        while time.monotonic() < deadline:
+            os.killpg(process.pid, 0)
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def http_get(port: int, path: str, *, header: str | None = None) -> str:
@@ -218,6 +236,25 @@ def http_get(port: int, path: str, *, header: str | None = None) -> str:
     if answer.status != http.client.OK:
         return ""
     return body if header is None else answer.getheader(header, "")
+
+
+def check_listening(endpoint: str) -> None:
+    """Raise if nothing accepts connections at the endpoint.
+
+    Raises:
+        StoreUnavailable: nothing listens there.
+    """
+    parts = urlsplit(endpoint)
+    try:
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        socket.create_connection((parts.hostname or "", port), _CONNECT_TIMEOUT_S).close()
+    except ValueError as error:
+        raise ConfigError(f"The endpoint {endpoint!r} is not a URL ({error}); write http://host:port.") from None
+    except OSError as error:
+        raise StoreUnavailable(
+            f"No S3 server answers at {endpoint} ({error.strerror or error}). Start one with 'brokerless up' (MinIO: "
+            "'brokerless up --minio'), or set AWS_ENDPOINT_URL to the one to use."
+        ) from None
 
 
 def read_log(log_file: Path) -> str:

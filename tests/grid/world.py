@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from brokerless.bucket import create_bucket
 from brokerless.examples.timezone.messages import INPUT_SCHEMA, UNIFIED_SCHEMA
-from brokerless.local.server import LocalServer, start_embedded, start_minio
+from brokerless.local.minio import start_minio
+from brokerless.local.server import LocalServer, start_embedded
 from brokerless.producer.producer import Producer
 from brokerless.schema import Schema
 from brokerless.settings import Settings

@@ -17,7 +17,7 @@ from arro3.io import read_parquet
 
 from brokerless.consumer import Consumer
 from brokerless.examples.timezone.messages import zone_messages
-from brokerless.local.server import find_minio
+from brokerless.local.minio import find_minio
 from brokerless.log.log import DeltaLog
 from brokerless.producer.producer import Producer
 from brokerless.schema import Schema

@@ -21,13 +21,9 @@ from obstore.store import S3Store
 from brokerless.errors import ConfigError
 from brokerless.local import background, processes, server
 from brokerless.local.background import down, read_state, status, up
+from brokerless.local.minio import find_minio, start_minio
 from brokerless.local.processes import free_port
-from brokerless.local.server import (
-    LocalServer,
-    find_minio,
-    start_embedded,
-    start_minio,
-)
+from brokerless.local.server import LocalServer, start_embedded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
-from brokerless.local.jobs import end_group
+from brokerless.local.processes import end_group
 from tests.soak.memory import Sample
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
 from benchmarks.counting import CountingProxy
-from brokerless.local.server import LocalServer, start_embedded, start_minio
+from brokerless.local.minio import start_minio
+from brokerless.local.server import LocalServer, start_embedded
 from tests.soak.roles import Usage
 
 if TYPE_CHECKING:

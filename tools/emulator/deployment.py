@@ -13,7 +13,6 @@ import contextlib
 import os
 import secrets
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -25,7 +24,7 @@ import boto3
 from botocore.config import Config
 
 from brokerless.errors import BrokerlessError
-from brokerless.local.processes import HOST, end_child, http_get, on_free_port, spawn, wait_ready
+from brokerless.local.processes import HOST, end_child, end_group, http_get, on_free_port, spawn, wait_ready
 from brokerless.local.server import ministack_environ, prepare_ministack
 from brokerless.settings import PROFILE_ENV, ROOT_ENV
 from infra.config import REPOSITORY
@@ -72,8 +71,7 @@ class Emulator:
         if process is not None:
             # The emulator and its functions' workers are one process group, which ends when its input closes.
             end_child(process, grace_s=5.0)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            end_group(process, grace_s=0)
         shutil.rmtree(self.directory / "tmp", ignore_errors=True)
 
     @property
@@ -237,8 +235,7 @@ class Deployment:
                 output, _ = process.communicate(timeout=_CDK_DEADLINE_S)
             finally:
                 # After an interruption, this ends the app and the CDK's own helpers.
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
+                end_group(process, grace_s=0)
         if process.returncode:
             raise BrokerlessError(
                 f"'cdk {arguments[0]}' failed with exit code {process.returncode}; the emulator's log is "

@@ -35,9 +35,9 @@ from brokerless.examples.timezone.messages import (
     zone_messages,
 )
 from brokerless.export.topic import export_topic
-from brokerless.local import background
-from brokerless.local import server as servers
+from brokerless.local import background, minio
 from brokerless.local.jobs import start_job, stop_job
+from brokerless.local.server import start_embedded
 from brokerless.maintenance.maintainer import Maintainer
 from brokerless.producer.producer import Producer
 from brokerless.schema import PRODUCED_AT, dead_letters
@@ -134,24 +134,24 @@ def demo_server(
     with contextlib.ExitStack() as stack:
         running = background.status(state_dir)
         given = bool(environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL"))
-        access_key = environ.get(servers.ACCESS_KEY_ENV) or environ.get("AWS_ACCESS_KEY_ID") or "brokerless"
-        secret_key = environ.get(servers.SECRET_KEY_ENV) or environ.get("AWS_SECRET_ACCESS_KEY") or "brokerless"
+        access_key = environ.get(minio.ACCESS_KEY_ENV) or environ.get("AWS_ACCESS_KEY_ID") or "brokerless"
+        secret_key = environ.get(minio.SECRET_KEY_ENV) or environ.get("AWS_SECRET_ACCESS_KEY") or "brokerless"
         again = ""
         if profile == "minio" and given:
-            found = servers.minio_server(environ, state_dir / "minio")
+            found = minio.minio_server(environ, state_dir / "minio")
             endpoint, access_key, secret_key = found.endpoint, found.access_key, found.secret_key
         elif running is not None and running.kind == profile:
             endpoint = running.endpoint
-        elif keep and (profile == "embedded" or servers.find_minio(environ) is not None):
+        elif keep and (profile == "embedded" or minio.find_minio(environ) is not None):
             endpoint = background.up(state_dir, kind=profile, environ=environ).endpoint
         else:
             if profile == "embedded":
-                started = servers.start_embedded(state_dir / "s3")
+                started = start_embedded(state_dir / "s3")
                 again = "brokerless up && "
             else:
-                started = servers.minio_server(environ, state_dir / "minio")
+                started = minio.minio_server(environ, state_dir / "minio")
                 again = (
-                    f"export {servers.ACCESS_KEY_ENV}=... {servers.SECRET_KEY_ENV}=... && brokerless up --minio && "
+                    f"export {minio.ACCESS_KEY_ENV}=... {minio.SECRET_KEY_ENV}=... && brokerless up --minio && "
                     if started.pid is not None
                     else "# the container's data stays in its volume; --keep does not stop the server #  "
                 )

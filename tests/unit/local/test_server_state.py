@@ -16,16 +16,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from brokerless.errors import ConfigError
-from brokerless.local import background, processes, server
+from brokerless.local import background, minio, processes, server
 from brokerless.local.background import ServerState, clear_state, down, read_state, status, up, write_state
+from brokerless.local.minio import find_minio, minio_server, start_minio, start_minio_compose
 from brokerless.local.processes import free_port
-from brokerless.local.server import (
-    find_minio,
-    minio_server,
-    start_embedded,
-    start_minio,
-    start_minio_compose,
-)
+from brokerless.local.server import start_embedded
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,7 +44,7 @@ def executable(path: Path, text: str = "#!/bin/sh\nexit 1\n") -> Path:
 
 @pytest.fixture
 def no_docker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "docker_usable", lambda environ=None: False)
+    monkeypatch.setattr(minio, "docker_usable", lambda environ=None: False)
 
 
 class TestStateFile:
@@ -247,9 +242,9 @@ class TestWhichMinio:
             minio_server({"AWS_ENDPOINT_URL": "http://s3:9000"}, tmp_path)
 
     def test_compose_is_the_last_resort(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(server, "docker_usable", lambda environ=None: True)
+        monkeypatch.setattr(minio, "docker_usable", lambda environ=None: True)
         asked: dict[str, object] = {}
-        monkeypatch.setattr(server, "start_minio_compose", lambda **kwargs: asked.update(kwargs))
+        monkeypatch.setattr(minio, "start_minio_compose", lambda **kwargs: asked.update(kwargs))
         minio_server({"PATH": ""}, tmp_path / "a")
         first = dict(asked)
         minio_server({"PATH": ""}, tmp_path / "b")
@@ -293,5 +288,5 @@ class TestCompose:
 
     def test_daemon_that_does_not_answer(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.docker(tmp_path, monkeypatch, fails="info")
-        assert not server.docker_usable({"PATH": str(tmp_path / "bin")})
-        assert not server.docker_usable({"PATH": "/nonexistent"})
+        assert not minio.docker_usable({"PATH": str(tmp_path / "bin")})
+        assert not minio.docker_usable({"PATH": "/nonexistent"})
