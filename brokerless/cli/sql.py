@@ -36,7 +36,7 @@ def sql(
     """Query topics by name, in SQL.
 
     All partitions of a topic are one table, with the column _produced_at. The SQL is that of DataFusion; names with
-    capital letters, dots or dashes need double quotes. --json prints one row a line.
+    capitals, dots or dashes need double quotes. --json prints one row a line.
     """
     options = common(ctx, profile, root, as_json)
     settings = options.settings()
