@@ -14,6 +14,7 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 from arro3.core import Table
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from brokerless.log.checkpoint import TableState
+    from brokerless.log.entries import Entry
     from brokerless.log.log import DeltaLog
 
 SETTLED_S: Final = 600.0
@@ -100,13 +102,13 @@ class Compaction(TableStep):
         Those of entries before ``begin``, which may be gone, come first: in the order of their uploads.
         """
         settled_ms = (work.time.now_s - (SETTLED_S if self._limits.settle_s > 0 else 0.0)) * 1000
-        older = files_without_entry(log, state, begin)
-        found = [Piece(*_range(add, begin - 1), add) for add in older]
+        entries = entries_of(log, state, begin)
+        found = [Piece(*_range(add, begin - 1), add) for add in files_without_entry(state, entries, begin)]
         merged = sorted((piece for piece in _merged(state) if piece.last >= begin), key=lambda piece: piece.last)
-        for entry in log.read_from(begin):
+        for entry in entries:
             # By the time of the upload: that of the entry is never before the one of any entry before it.
             adds = [add for add in entry.adds if add.path in state.files and compacted_range(add.path)[0] < 0]
-            if entry.version > state.version or any(add.modified_ms > settled_ms for add in adds):
+            if any(add.modified_ms > settled_ms for add in adds):
                 break
             found += [Piece(entry.version, entry.version, add) for add in adds]
             while merged and merged[0].last <= entry.version:
@@ -160,21 +162,27 @@ class Compaction(TableStep):
         work.report.objects_merged += len(pieces)
 
 
-def files_without_entry(log: DeltaLog, state: TableState, begin: int) -> list[Add]:
-    """Return the live files all of whose messages are of entries before ``begin``, in the order of their uploads.
+def entries_of(log: DeltaLog, state: TableState, begin: int) -> list[Entry]:
+    """Return the entries from ``begin`` up to the one of the state.
 
     Raises:
         LogIncomplete: an entry is missing.
     """
-    named: set[str] = set()
-    expected = begin
-    for entry in log.read_from(begin):
-        if entry.version > state.version:
-            break
-        expected = entry.version + 1
-        named.update(add.path for add in entry.adds)
-    if expected <= state.version:
-        raise incomplete(log, expected)
+    found = list(takewhile(lambda entry: entry.version <= state.version, log.read_from(begin)))
+    if begin + len(found) <= state.version:
+        raise incomplete(log, begin + len(found))
+    return found
+
+
+def files_without_entry(state: TableState, entries: Sequence[Entry], begin: int) -> list[Add]:
+    """Return the live files all of whose messages are of entries before ``begin``, in the order of their uploads.
+
+    Args:
+        state: of the table, with its files.
+        entries: those from ``begin`` on (``entries_of``).
+        begin: the first entry.
+    """
+    named = {add.path for entry in entries for add in entry.adds}
     found: list[Add] = []
     for add in state.files.values():
         last = compacted_range(add.path)[1]

@@ -22,7 +22,7 @@ from brokerless.log.entries import (
     START_TXN,
 )
 from brokerless.log.rewrite import Rewrite
-from brokerless.maintenance.compaction import compacted_range, files_without_entry
+from brokerless.maintenance.compaction import compacted_range, entries_of, files_without_entry
 from brokerless.maintenance.step import ENTRY, LogEnd, TableStep, Work, incomplete
 from brokerless.schema import split_table
 
@@ -57,7 +57,7 @@ class Retention(TableStep):
         removes: list[str] = []
         size = sum(add.size for add in state.files.values())
         if not known:
-            for add in files_without_entry(log, state, start):
+            for add in files_without_entry(state, entries_of(log, state, start), start):
                 if found > start or add.modified_ms < oldest_s * 1000 or size > limit:
                     removes.append(add.path)
                     size -= add.size

@@ -13,7 +13,7 @@ from brokerless.columns.select import rows_where
 from brokerless.errors import ConfigError
 from brokerless.log.entries import COMPACT_BY_KEY
 from brokerless.log.log import read_pool
-from brokerless.maintenance.compaction import compacted_range, files_without_entry, latest
+from brokerless.maintenance.compaction import compacted_range, entries_of, files_without_entry, latest
 from brokerless.schema import PRODUCED_AT, Column, Schema
 from brokerless.topics import open_topic, store_of
 
@@ -129,17 +129,15 @@ def _tables(store: Store, log: DeltaLog, columns: Sequence[Column]) -> list[Tabl
     state = log.load(with_files=True)
     last = max((compacted_range(path)[1] for path in state.files), default=-1)
     begin = min(max(log.earliest(), last + 1), state.version + 1)
-    older = files_without_entry(log, state, begin)
-    # By the entries of their messages; what neither has a range nor an entry is older than all of that.
-    paths = [add.path for add in sorted(older, key=lambda add: compacted_range(add.path)[1])]
-    for entry in log.read_from(begin):
-        if entry.version <= state.version:
-            paths += [add.path for add in entry.adds if add.path in state.files and add.path not in paths]
+    entries = entries_of(log, state, begin)
+    # By their uploads, which of rewritten objects are those of their newest messages; then by the entries.
+    paths = [add.path for add in files_without_entry(state, entries, begin)]
+    paths += [add.path for entry in entries for add in entry.adds if add.path in state.files]
 
     def load(path: str) -> Table:
         return records.with_columns(records.load(store, f"{log.table}/{path}"), columns, path=path)
 
-    return list(read_pool().map(load, paths))
+    return list(read_pool().map(load, dict.fromkeys(paths)))
 
 
 def _latest(tables: Sequence[Table], key: str) -> list[Table]:

@@ -78,6 +78,18 @@ def test_the_latest_message_of_each_key_before_and_after_merging_and_erasure(
     assert latest_of(store) == {"b": 3, "c": 2}
 
 
+def test_an_object_that_was_written_again_is_not_newer_than_what_came_after_it(
+    store: FakeStore, clock: FakeClock
+) -> None:
+    create_topic(store, "one", SCHEMA, clock=clock)
+    for last in ({"a": 1, "d": 1}, {"a": 2}, {"b": 1, "d": 2}, {"b": 2}):
+        Producer("one", store=store, clock=clock).send([{"user": user, "n": n} for user, n in last.items()])
+        clock.advance(1)
+    erase_messages(store, "one", "user = 'd'", clock=clock)
+    found = scan("one", latest_only=True, key="user", store=store, clock=clock)
+    assert {row["user"]: row["n"] for row in found.rows()} == {"a": 2, "b": 2}
+
+
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     settings = Settings("embedded", tmp_path.as_uri())
