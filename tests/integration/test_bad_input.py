@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from brokerless.local import server as servers
+from brokerless.local.processes import free_port
 from brokerless.spark import java
 from tests.support.cli import Cli, assert_refused, cli_without_bucket
 
@@ -146,7 +146,7 @@ def test_bad_endpoint(cli, value):
     [["topics", "list"], ["produce", "t"]],
 )
 def test_endpoint_down(cli, args):
-    url = f"http://127.0.0.1:{servers.free_port()}"
+    url = f"http://127.0.0.1:{free_port()}"
     assert_refused(cli(*args, stdin=GOOD, AWS_ENDPOINT_URL_S3=url), url, "refused", "brokerless up", "AWS_ENDPOINT_URL")
 
 
